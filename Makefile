@@ -1,0 +1,54 @@
+# Every target sets up what it needs on a fresh machine: Python 3.11+, a C compiler, make.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV  := .venv
+RUN   := $(VENV)/bin
+STAMP := $(VENV)/.synced
+# uv from PATH, else from PyPI into a private environment; the system's Python stays untouched.
+UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
+
+.PHONY: help setup demo test peers lint format proto bench clean
+
+help: ## show the targets
+	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+setup: $(STAMP) ## make .venv with everything in it
+
+.tools/uv/bin/uv:
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpuslice needs Python 3.11 or newer as python3 (found: $$(python3 --version 2>&1))" >&2; exit 1; }
+	@python3 -m venv .tools/uv || { echo "python3 cannot make virtual environments: install its venv module (Debian: apt-get install python3-venv) or put uv on PATH" >&2; exit 1; }
+	@.tools/uv/bin/pip install --quiet --disable-pip-version-check uv
+
+$(STAMP): pyproject.toml uv.lock $(wildcard sim/pyproject.toml sim/hatch_build.py) $(shell find sim/native -type f 2>/dev/null) | $(filter .tools/%,$(UV))
+	@$(UV) sync --frozen --quiet --compile-bytecode
+	@touch $@
+
+demo: setup ## watch a simulated GPU node serve slices (no GPU, no cluster)
+	@$(RUN)/gpuslice demo
+
+test: setup ## unit and node tests (no Go needed)
+	@$(RUN)/pytest -n 2 --dist worksteal -q
+
+peers: setup ## NVIDIA's own programs on the simulated driver (needs Go; builds are cached)
+	@$(RUN)/pytest -q tests/peers
+
+lint: setup ## ruff, mypy --strict, import contracts, generated code
+	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }
+	@$(RUN)/ruff check -q .
+	@$(RUN)/mypy
+	@$(RUN)/lint-imports --no-logo >/dev/null || $(RUN)/lint-imports
+
+format: setup ## format and fix what can be fixed
+	@$(RUN)/ruff format -q . && $(RUN)/ruff check -q --fix .
+
+proto: setup ## generate the kubelet API's Python code
+	@cd src && ../$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpuslice/kubelet/api/*.proto
+
+bench: setup ## measure this plugin beside its peers in one run
+	@$(RUN)/python bench/plugin.py
+
+clean: ## remove what the other targets made here
+	@rm -rf $(VENV) .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache sim/src/gpuslice_sim/_native
+	@find src sim tests bench -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,6 @@
+/* Loadable placeholder: the container toolkit looks for the file, nothing calls it. */
+__attribute__((visibility("default"))) int cuInit(unsigned int flags)
+{
+    (void)flags;
+    return 100; /* CUDA_ERROR_NO_DEVICE */
+}

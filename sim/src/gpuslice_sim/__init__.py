@@ -1,0 +1,1 @@
+"""A simulated NVIDIA GPU node."""

@@ -1,0 +1,1 @@
+"""Any-size slices of NVIDIA GPUs for Kubernetes pods, with limits that hold."""

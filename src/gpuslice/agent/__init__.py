@@ -1,0 +1,1 @@
+"""The node daemon: assembles the parts, owns start, reload and shutdown."""

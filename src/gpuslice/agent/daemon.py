@@ -1,0 +1,208 @@
+"""The agent's life: start, run, reload, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import Enum, auto
+from pathlib import Path
+
+from gpuslice.agent.driver import Driver, NoGpus
+from gpuslice.agent.errors import AgentError
+from gpuslice.agent.memory import MemorySlices, Plan
+from gpuslice.agent.mps_guard import MpsGuard
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.settings import Settings
+from gpuslice.gpus.health import Trouble
+from gpuslice.gpus.inventory import Inventory
+from gpuslice.kubelet.endpoint import Endpoint, EndpointError
+from gpuslice.slicing.errors import SlicingError
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.stacks import dump_stacks
+
+log = Logger(__name__)
+
+_RETRY_SECONDS = 5.0
+
+
+def run_agent(load: Callable[[], Settings]) -> None:
+    """Runs until SIGTERM or SIGINT. `load` reads the settings, at start and at every SIGHUP.
+
+    Raises AgentError if the agent cannot do its work.
+    """
+    try:
+        asyncio.run(Agent(load).run())
+    except* (AgentError, EndpointError) as failures:
+        raise AgentError("; ".join(str(error) for error in _leaves(failures))) from None
+
+
+class _Wish(Enum):
+    """What the operator, or the agent itself, wants next."""
+
+    STOP = auto()
+    RELOAD = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """A resource that is being served."""
+
+    settings: Settings
+    guard: MpsGuard
+    slices: MemorySlices
+    task: asyncio.Task[None]
+
+
+class Agent:
+    def __init__(self, load: Callable[[], Settings]) -> None:
+        self._load = load
+        self._wishes: asyncio.Queue[_Wish] = asyncio.Queue()
+
+    async def run(self) -> None:
+        self._handle_signals()
+        settings = self._load()
+        log.info("effective settings", **settings.describe())
+        async with contextlib.AsyncExitStack() as stack:
+            driver = Driver()
+            stack.push_async_callback(driver.close)
+            inventory = await self._first_inventory(driver, settings)
+            if inventory is not None:
+                await self._serve(driver, settings, inventory)
+        log.info("stopped")
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._wishes.put_nowait, _Wish.STOP)
+        loop.add_signal_handler(signal.SIGHUP, self._wishes.put_nowait, _Wish.RELOAD)
+        loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
+
+    async def _first_inventory(self, driver: Driver, settings: Settings) -> Inventory | None:
+        """Waits for GPUs if the settings say so; None if asked to stop meanwhile."""
+        told = ""
+        while True:
+            try:
+                return await driver.enumerate()
+            except NoGpus as problem:
+                if settings.fail_on_init_error:
+                    raise AgentError(str(problem)) from problem
+                if str(problem) != told:
+                    told = str(problem)
+                    log.error("waiting for GPUs", reason=told, retry_seconds=_RETRY_SECONDS)
+            if await self._wish_within(_RETRY_SECONDS) is _Wish.STOP:
+                return None
+
+    async def _serve(self, driver: Driver, settings: Settings, inventory: Inventory) -> None:
+        try:
+            plan = Plan.of(settings, inventory)
+        except SlicingError as error:
+            raise AgentError(str(error)) from error
+        async with asyncio.TaskGroup() as tasks:
+            served = self._start(tasks, plan)
+            await self._announce(driver, served, plan, inventory)
+            while await self._wishes.get() is _Wish.RELOAD:
+                served = await self._reload(tasks, driver, served)
+            served.task.cancel()
+
+    def _start(self, tasks: asyncio.TaskGroup, plan: Plan) -> _Served:
+        settings = plan.settings
+        guard = MpsGuard(settings)
+        slices = MemorySlices(plan, guard)
+        endpoint = Endpoint(slices, Path(settings.kubelet_socket), settings.plugin_socket)
+
+        async def serve() -> None:
+            # Before anything is offered: the first list must not promise limits that nobody holds.
+            await guard.look()
+            slices.refresh()
+            async with asyncio.TaskGroup() as parts:
+                parts.create_task(endpoint.run())
+                parts.create_task(guard.watch(slices.refresh))
+
+        return _Served(settings, guard, slices, tasks.create_task(serve()))
+
+    async def _reload(self, tasks: asyncio.TaskGroup, driver: Driver, served: _Served) -> _Served:
+        """Checks everything first; whatever is wrong leaves the last good settings in force."""
+        settings = served.settings
+        try:
+            settings = self._load()
+        except ConfigError as error:
+            log.error("keeping the last good settings", reason=error)
+        try:
+            inventory = await driver.enumerate()
+        except NoGpus as problem:
+            log.error("no GPUs, trying again", reason=problem, retry_seconds=_RETRY_SECONDS)
+            served.slices.mark_unhealthy(None, str(problem))
+            asyncio.get_running_loop().call_later(
+                _RETRY_SECONDS, self._wishes.put_nowait, _Wish.RELOAD
+            )
+            return served
+        try:
+            plan = Plan.of(settings, inventory)
+        except SlicingError as error:
+            log.error("keeping the last good settings", reason=error)
+            plan = Plan.of(served.settings, inventory)
+        if _serves_alike(plan.settings, served.settings):
+            served.slices.replace_plan(plan)
+            served = _Served(plan.settings, served.guard, served.slices, served.task)
+        else:
+            served.task.cancel()
+            await asyncio.wait([served.task])
+            served = self._start(tasks, plan)
+        log.info("reloaded", **plan.settings.describe())
+        await self._announce(driver, served, plan, inventory)
+        return served
+
+    async def _announce(
+        self, driver: Driver, served: _Served, plan: Plan, inventory: Inventory
+    ) -> None:
+        for sliced in plan.offer.gpus:
+            gpu = sliced.gpu
+            log.info("offering", gpu=gpu.minor, uuid=gpu.uuid, model=gpu.name, units=sliced.units)
+        for left_out in inventory.left_out:
+            log.warning("left out a GPU", index=left_out.index, reason=left_out.reason)
+        if plan.settings.mps_pipe is None:
+            log.warning("MPS is off: memory is counted, but no container is held to its share")
+        for gpu in inventory.not_exclusive if plan.settings.mps_pipe else ():
+            log.warning(
+                "a process that misses MPS would run without limits",
+                gpu=gpu.minor,
+                remedy=f"nvidia-smi -i {gpu.uuid} -c EXCLUSIVE_PROCESS",
+            )
+        if plan.settings.health_checks:
+            loop = asyncio.get_running_loop()
+
+            def report(trouble: Trouble) -> None:
+                loop.call_soon_threadsafe(_mark, served.slices, trouble)
+
+            await driver.watch_health(inventory, report)
+
+    async def _wish_within(self, seconds: float) -> _Wish | None:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._wishes.get()
+        except TimeoutError:
+            return None
+
+
+def _mark(slices: MemorySlices, trouble: Trouble) -> None:
+    for uuid in slices.mark_unhealthy(trouble.uuid, trouble.reason):
+        log.error("a GPU became unhealthy", uuid=uuid, reason=trouble.reason)
+
+
+def _serves_alike(one: Settings, other: Settings) -> bool:
+    """Whether the kubelet need not hear of the change except through the device list."""
+    return all(
+        getattr(one, name) == getattr(other, name)
+        for name in ("resource", "kubelet_socket", "mps_pipe", "mps_check")
+    )
+
+
+def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error

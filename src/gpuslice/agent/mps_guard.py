@@ -1,0 +1,75 @@
+"""Keeps slices from being used while no MPS daemon would hold their limits."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuslice.config.settings import MpsCheck, Settings
+from gpuslice.mps.control import ControlProgramMissing, MpsUnavailable, ping
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+_EVERY_SECONDS = 5.0
+
+
+class MpsGuard:
+    """Asks the daemon for a sign of life, regularly and before every container start."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._pipe = settings.mps_pipe
+        self._check = settings.mps_check
+        self._trouble: MpsUnavailable | None = None
+        self._unverified = False
+
+    @property
+    def active(self) -> bool:
+        return self._pipe is not None and self._check is not MpsCheck.OFF
+
+    @property
+    def trouble(self) -> MpsUnavailable | None:
+        """Why limits would not hold right now."""
+        return self._trouble
+
+    async def require(self) -> None:
+        """Raises MpsUnavailable unless the daemon answers now."""
+        await self.look()
+        if self._trouble is not None:
+            raise self._trouble
+
+    async def look(self) -> None:
+        if not self.active or self._pipe is None:
+            return
+        before = self._trouble
+        try:
+            await self._ping(self._pipe)
+            self._trouble = None
+        except MpsUnavailable as error:
+            self._trouble = error
+        if before is None and self._trouble is not None:
+            log.error("MPS does not answer: slices are unhealthy", reason=self._trouble)
+        elif before is not None and self._trouble is None:
+            log.info("MPS answers again: slices are healthy", pipe=self._pipe)
+
+    async def watch(self, changed: Callable[[], None]) -> None:
+        while self.active:
+            await self.look()
+            changed()
+            await asyncio.sleep(_EVERY_SECONDS)
+
+    async def _ping(self, pipe: str) -> None:
+        try:
+            await ping(pipe)
+        except MpsUnavailable as error:
+            out_of_sight = isinstance(error, ControlProgramMissing) or not Path(pipe).exists()
+            if self._check is MpsCheck.AUTO and out_of_sight:
+                self._warn_once(error)
+                return
+            raise
+
+    def _warn_once(self, error: MpsUnavailable) -> None:
+        if not self._unverified:
+            self._unverified = True
+            log.warning("MPS cannot be verified from here, taking it for granted", reason=error)

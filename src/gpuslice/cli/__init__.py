@@ -1,0 +1,1 @@
+"""Command lines: argument handling and nothing else."""

@@ -1,0 +1,90 @@
+"""Command lines in the manner of Go's flag package, for drop-in entry points.
+
+One dash or two, `-name=value` or `-name value`, and a switch is true when it stands alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+
+class FlagError(ValueError):
+    """The command line is not understood."""
+
+
+@dataclass(frozen=True, slots=True)
+class Flag:
+    name: str
+    help: str
+    default: bool | int | str
+
+
+@dataclass(frozen=True, slots=True)
+class Parsed:
+    """Values of all flags, and which of them were given."""
+
+    values: dict[str, bool | int | str]
+    given: frozenset[str]
+
+    def switch(self, name: str) -> bool:
+        return bool(self.values[name])
+
+    def number(self, name: str) -> int:
+        return int(self.values[name])
+
+    def text(self, name: str) -> str:
+        return str(self.values[name])
+
+
+def parse(flags: Sequence[Flag], args: Sequence[str]) -> Parsed:
+    known = {flag.name: flag for flag in flags}
+    values = {flag.name: flag.default for flag in flags}
+    given: set[str] = set()
+    rest = list(args)
+    while rest:
+        word = rest.pop(0)
+        name, equals, text = word.lstrip("-").partition("=")
+        if not word.startswith("-") or word.startswith("---") or not name:
+            raise FlagError(f"unexpected argument {word!r}: only flags are understood")
+        if name not in known:
+            raise FlagError(f"flag provided but not defined: -{name}")
+        flag = known[name]
+        if not equals:
+            text = _value_after(flag, rest)
+        values[name] = _convert(flag, text)
+        given.add(name)
+    return Parsed(values, frozenset(given))
+
+
+def usage(program: str, flags: Sequence[Flag]) -> str:
+    lines = [f"Usage of {program}:"]
+    for flag in flags:
+        kind = "" if isinstance(flag.default, bool) else f" {type(flag.default).__name__}"
+        default = "" if flag.default in ("", False) else f" (default {flag.default})"
+        lines += [f"  -{flag.name}{kind}", f"        {flag.help}{default}"]
+    return "\n".join(lines)
+
+
+def _value_after(flag: Flag, rest: list[str]) -> str:
+    if isinstance(flag.default, bool):
+        return "true"
+    if not rest:
+        raise FlagError(f"flag needs an argument: -{flag.name}")
+    return rest.pop(0)
+
+
+def _convert(flag: Flag, text: str) -> bool | int | str:
+    if isinstance(flag.default, bool):
+        if text in _TRUE or text in _FALSE:
+            return text in _TRUE
+        raise FlagError(f"invalid value {text!r} for -{flag.name}: use true or false")
+    if isinstance(flag.default, int):
+        try:
+            return int(text, 0)
+        except ValueError:
+            raise FlagError(f"invalid value {text!r} for -{flag.name}: use a number") from None
+    return text

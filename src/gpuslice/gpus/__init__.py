@@ -1,0 +1,1 @@
+"""The hardware: which GPUs there are and how they fare."""

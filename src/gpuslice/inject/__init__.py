@@ -1,0 +1,1 @@
+"""A grant -> what the container receives. Pure: values in, values out."""

@@ -1,0 +1,209 @@
+"""Serves a resource to the kubelet and stays registered, however often the kubelet restarts."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+
+from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.service import Resource, device_plugin_handler
+from gpuslice.kubelet.watch import watch_directory
+from gpuslice.kubelet.wire import API_VERSION
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+_PROBE_SECONDS = 2.0
+# The kubelet dials back within this call, for up to 10 s.
+_REGISTER_SECONDS = 15.0
+_FIRST_PAUSE_SECONDS = 0.1
+_LONGEST_PAUSE_SECONDS = 10.0
+_LONGEST_SOCKET_PATH = 107
+
+
+class EndpointError(Exception):
+    """The resource cannot be served here at all."""
+
+
+class AlreadyServed(EndpointError):
+    """Another process serves this resource."""
+
+
+class Endpoint:
+    """One resource, one socket, one registration.
+
+    It serves before it registers, since the kubelet calls back at once, and it stops serving before
+    it registers anew, since the end of an old stream would take the new registration down.
+    """
+
+    def __init__(self, resource: Resource, kubelet_socket: Path, socket_name: str) -> None:
+        self._resource = resource
+        self._kubelet_socket = kubelet_socket
+        self._socket = kubelet_socket.parent / socket_name
+        self._wake = asyncio.Event()
+
+    async def run(self) -> None:
+        """Until cancelled; then the socket is gone."""
+        if len(os.fsencode(self._socket)) > _LONGEST_SOCKET_PATH:
+            raise EndpointError(
+                f"the socket path {self._socket} is longer than {_LONGEST_SOCKET_PATH} bytes: "
+                "choose a kubelet socket in a directory with a shorter name"
+            )
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watch_directory(self._socket.parent, self._wake.set))
+            await self._keep_serving()
+
+    async def _keep_serving(self) -> None:
+        loop = asyncio.get_running_loop()
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            began = loop.time()
+            reason = await self._serve_once()
+            log.warning("serving anew", resource=self._resource.name, reason=reason)
+            # A stream that breaks at once would break again: do not wear the kubelet down.
+            short_lived = loop.time() - began < _LONGEST_PAUSE_SECONDS
+            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS) if short_lived else _FIRST_PAUSE_SECONDS
+            if reason is not _KUBELET_RESTARTED and reason is not _SOCKET_REMOVED:
+                await asyncio.sleep(pause)
+
+    async def _serve_once(self) -> str:
+        """Serves and registers; returns why that came to an end."""
+        stream_ended = asyncio.Event()
+
+        def on_stream_end() -> None:
+            stream_ended.set()
+            self._wake.set()
+
+        server = await self._listen(on_stream_end)
+        try:
+            return await self._stay_registered(stream_ended)
+        finally:
+            ours = _identity(self._socket)
+            await server.stop(grace=None)
+            if ours is not None and _identity(self._socket) == ours:
+                self._socket.unlink(missing_ok=True)
+
+    async def _stay_registered(self, stream_ended: asyncio.Event) -> str:
+        own = _identity(self._socket)
+        registered_with = None
+        pause = _FIRST_PAUSE_SECONDS
+        while True:
+            self._wake.clear()
+            kubelet = _identity(self._kubelet_socket)
+            if _identity(self._socket) != own:
+                return _SOCKET_REMOVED
+            if registered_with is not None and kubelet not in (None, registered_with):
+                return _KUBELET_RESTARTED
+            if stream_ended.is_set():
+                return "the kubelet ended the device stream"
+            if registered_with is None and kubelet is not None:
+                if await self._register():
+                    registered_with = kubelet
+                    continue
+                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(None if registered_with else pause):
+                    await self._wake.wait()
+
+    async def _listen(self, on_stream_end: Callable[[], None]) -> grpc.aio.Server:
+        server = grpc.aio.server(
+            # GetPreferredAllocation carries every free device id.
+            options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+        )
+        server.add_generic_rpc_handlers((device_plugin_handler(self._resource, on_stream_end),))
+        self._socket.parent.mkdir(parents=True, exist_ok=True)
+        with _locked(self._socket.parent):
+            await self._refuse_if_served()
+            self._socket.unlink(missing_ok=True)
+            server.add_insecure_port(f"unix:{self._socket}")
+            await server.start()
+        return server
+
+    async def _refuse_if_served(self) -> None:
+        """A socket that answers belongs to a living process; a stale one refuses connections."""
+        if not self._socket.exists():
+            return
+        async with _channel(self._socket) as channel:
+            call = channel.unary_unary(
+                "/v1beta1.DevicePlugin/GetDevicePluginOptions",
+                request_serializer=api.Empty.SerializeToString,
+                response_deserializer=api.DevicePluginOptions.FromString,
+            )
+            try:
+                await call(api.Empty(), timeout=_PROBE_SECONDS)
+            except grpc.RpcError:
+                return
+        raise AlreadyServed(
+            f"another process serves {self._resource.name} on {self._socket}: stop it first "
+            "(two agents of one resource would answer for the same GPUs)"
+        )
+
+    async def _register(self) -> bool:
+        request = api.RegisterRequest(
+            version=API_VERSION,
+            endpoint=self._socket.name,
+            resource_name=self._resource.name,
+            options=api.DevicePluginOptions(
+                pre_start_required=self._resource.checks_before_start,
+                get_preferred_allocation_available=True,
+            ),
+        )
+        async with _channel(self._kubelet_socket) as channel:
+            call = channel.unary_unary(
+                "/v1beta1.Registration/Register",
+                request_serializer=api.RegisterRequest.SerializeToString,
+                response_deserializer=api.Empty.FromString,
+            )
+            try:
+                await call(request, timeout=_REGISTER_SECONDS)
+            except grpc.aio.AioRpcError as error:
+                log.warning(
+                    "the kubelet did not accept the registration, trying again",
+                    resource=self._resource.name,
+                    code=error.code().name,
+                    reason=error.details(),
+                )
+                return False
+        log.info("registered with the kubelet", resource=self._resource.name, socket=self._socket)
+        return True
+
+
+_KUBELET_RESTARTED = "the kubelet restarted"
+_SOCKET_REMOVED = "the plugin's socket was removed"
+
+
+def _channel(socket: Path) -> grpc.aio.Channel:
+    return grpc.aio.insecure_channel(
+        f"unix:{socket}",
+        options=[
+            ("grpc.default_authority", "localhost"),
+            # A shared connection would remember that the kubelet was away and wait before trying.
+            ("grpc.use_local_subchannel_pool", 1),
+        ],
+    )
+
+
+def _identity(path: Path) -> tuple[int, int, int] | None:
+    """Tells a re-created file from the old one, also where inode numbers are used again."""
+    try:
+        status = path.stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino, status.st_ctime_ns
+
+
+@contextlib.contextmanager
+def _locked(directory: Path) -> Iterator[None]:
+    """One process at a time looks for a living socket and puts its own in place."""
+    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)

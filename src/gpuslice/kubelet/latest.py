@@ -1,0 +1,39 @@
+"""A value that many readers follow."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Generic, TypeVar
+
+T = TypeVar("T")
+
+
+class Latest(Generic[T]):
+    """The newest value, and a wake-up for everyone who has not seen it.
+
+    A queue would make slow readers walk through stale values and would need one queue per reader;
+    a Condition needs the lock held to set a value. Here readers skip what they missed.
+    """
+
+    def __init__(self, value: T) -> None:
+        self._value = value
+        self._replaced = asyncio.Event()
+
+    @property
+    def value(self) -> T:
+        return self._value
+
+    def set(self, value: T) -> None:
+        if value == self._value:
+            return
+        self._value = value
+        replaced, self._replaced = self._replaced, asyncio.Event()
+        replaced.set()
+
+    async def follow(self) -> AsyncIterator[T]:
+        """Yields the present value, then every newer one that is still the newest when read."""
+        while True:
+            replaced = self._replaced
+            yield self._value
+            await replaced.wait()

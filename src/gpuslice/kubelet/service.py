@@ -1,0 +1,150 @@
+"""The DevicePlugin service: turns the kubelet's calls into questions to a resource."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+import grpc
+
+from gpuslice.kubelet.answer import ContainerAnswer
+from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.latest import Latest
+from gpuslice.kubelet.wire import allocate_response
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class Refused(Exception):
+    """The resource says no; the text reaches the user through the pod's event."""
+
+
+class Resource(Protocol):
+    """What the kubelet can ask of a resource. It knows nothing of gRPC."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def devices(self) -> Latest[bytes]:
+        """The encoded device list."""
+        ...
+
+    @property
+    def checks_before_start(self) -> bool:
+        """Whether containers may start only after `before_start` agreed."""
+        ...
+
+    def prefer(
+        self, available: Sequence[str], must_include: Sequence[str], size: int
+    ) -> list[str]: ...
+
+    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+        """Raises Refused."""
+        ...
+
+    async def before_start(self, ids: Sequence[str]) -> None:
+        """Raises Refused."""
+        ...
+
+
+def device_plugin_handler(
+    resource: Resource, stream_ended: Callable[[], None]
+) -> grpc.GenericRpcHandler:
+    service = _Service(resource, stream_ended)
+    return grpc.method_handlers_generic_handler(
+        "v1beta1.DevicePlugin",
+        {
+            "GetDevicePluginOptions": grpc.unary_unary_rpc_method_handler(
+                service.options,
+                request_deserializer=api.Empty.FromString,
+                response_serializer=api.DevicePluginOptions.SerializeToString,
+            ),
+            # Lists and answers are encoded by us: once per state, and with equal bytes.
+            "ListAndWatch": grpc.unary_stream_rpc_method_handler(
+                service.list_and_watch, request_deserializer=api.Empty.FromString
+            ),
+            "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(
+                service.prefer,
+                request_deserializer=api.PreferredAllocationRequest.FromString,
+                response_serializer=api.PreferredAllocationResponse.SerializeToString,
+            ),
+            "Allocate": grpc.unary_unary_rpc_method_handler(
+                service.allocate, request_deserializer=api.AllocateRequest.FromString
+            ),
+            "PreStartContainer": grpc.unary_unary_rpc_method_handler(
+                service.pre_start,
+                request_deserializer=api.PreStartContainerRequest.FromString,
+                response_serializer=api.PreStartContainerResponse.SerializeToString,
+            ),
+        },
+    )
+
+
+class _Service:
+    def __init__(self, resource: Resource, stream_ended: Callable[[], None]) -> None:
+        self._resource = resource
+        self._stream_ended = stream_ended
+
+    async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
+        del request, context
+        return api.DevicePluginOptions(
+            pre_start_required=self._resource.checks_before_start,
+            get_preferred_allocation_available=True,
+        )
+
+    async def list_and_watch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:
+        del request, context
+        try:
+            async for devices in self._resource.devices.follow():
+                log.debug("sending the device list", bytes=len(devices))
+                yield devices
+        finally:
+            self._stream_ended()
+
+    async def prefer(
+        self, request: api.PreferredAllocationRequest, context: Context
+    ) -> api.PreferredAllocationResponse:
+        del context
+        response = api.PreferredAllocationResponse()
+        for container in request.container_requests:
+            response.container_responses.add(deviceIDs=self._prefer(container))
+        return response
+
+    def _prefer(self, container: api.ContainerPreferredAllocationRequest) -> list[str]:
+        try:
+            return self._resource.prefer(
+                list(container.available_deviceIDs),
+                list(container.must_include_deviceIDs),
+                container.allocation_size,
+            )
+        except Exception:
+            # An error here would fail the pod's admission over what is only advice.
+            log.exception("no preference: the kubelet chooses by itself")
+            return list(container.must_include_deviceIDs)
+
+    async def allocate(self, request: api.AllocateRequest, context: Context) -> bytes:
+        containers = [list(container.devices_ids) for container in request.container_requests]
+        try:
+            answers = self._resource.allocate(containers)
+        except Refused as refusal:
+            log.warning("refused an allocation", resource=self._resource.name, reason=refusal)
+            await context.abort(
+                grpc.StatusCode.FAILED_PRECONDITION, f"{self._resource.name}: {refusal}"
+            )
+        for answer in answers:
+            log.info("allocated", resource=self._resource.name, **answer.env)
+        return allocate_response(answers)
+
+    async def pre_start(
+        self, request: api.PreStartContainerRequest, context: Context
+    ) -> api.PreStartContainerResponse:
+        try:
+            await self._resource.before_start(list(request.devices_ids))
+        except Refused as refusal:
+            log.warning("held a container back", resource=self._resource.name, reason=refusal)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._resource.name}: {refusal}")
+        return api.PreStartContainerResponse()

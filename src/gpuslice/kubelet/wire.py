@@ -1,0 +1,38 @@
+"""Between our values and the kubelet's messages. Equal values give equal bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpuslice.kubelet.answer import ContainerAnswer
+from gpuslice.kubelet.api import deviceplugin_pb2 as api
+
+API_VERSION = "v1beta1"
+HEALTHY = "Healthy"
+UNHEALTHY = "Unhealthy"
+
+
+def device_list(ids: Iterable[str], health: str) -> bytes:
+    """A ListAndWatch message. Concatenated messages are one message with all their devices."""
+    devices = [api.Device(ID=device_id, health=health) for device_id in ids]
+    return api.ListAndWatchResponse(devices=devices).SerializeToString(deterministic=True)
+
+
+def allocate_response(answers: Iterable[ContainerAnswer]) -> bytes:
+    response = api.AllocateResponse(
+        container_responses=[
+            api.ContainerAllocateResponse(
+                envs=answer.env,
+                mounts=[
+                    api.Mount(
+                        container_path=mount.container_path,
+                        host_path=mount.host_path,
+                        read_only=mount.read_only,
+                    )
+                    for mount in answer.mounts
+                ],
+            )
+            for answer in answers
+        ]
+    )
+    return response.SerializeToString(deterministic=True)

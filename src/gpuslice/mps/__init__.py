@@ -1,0 +1,1 @@
+"""NVIDIA's Multi-Process Service, as its control daemon is driven."""

@@ -1,0 +1,49 @@
+"""Which units the kubelet should take: all from one GPU, the one they fit best."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from gpuslice.slicing.offer import Offer
+
+
+def choose_units(
+    offer: Offer, available: Sequence[str], must_include: Sequence[str], size: int
+) -> list[str]:
+    """Best fit: the GPU with the least free memory that still holds the request.
+
+    This is advice in the kubelet's admission path, so it always answers: ids it does not know
+    are left out, and where no GPU fits it fills the emptiest ones, for Allocate to refuse with
+    a reason the user can read.
+    """
+    owners = offer.owners
+    chosen = [device_id for device_id in must_include if device_id in owners][:size]
+    free = Counter(map(owners.get, available))
+    for position in _in_order_of_preference(offer, free, chosen, size):
+        if len(chosen) == size:
+            break
+        taken = set(chosen)
+        units = [i for i in available if owners.get(i) == position and i not in taken]
+        units.sort(key=_by_unit)
+        chosen += units[: size - len(chosen)]
+    return chosen
+
+
+def _in_order_of_preference(
+    offer: Offer, free: Counter[int | None], chosen: list[str], size: int
+) -> list[int]:
+    """GPUs the container is on already, then those that fit (fullest first), then the rest."""
+    held = {offer.owners[device_id] for device_id in chosen}
+
+    def rank(position: int) -> tuple[bool, bool, int, int]:
+        units = free[position]
+        fits = units >= size
+        return (position not in held, not fits, units if fits else -units, position)
+
+    return sorted((p for p in range(len(offer.gpus)) if free[p]), key=rank)
+
+
+def _by_unit(device_id: str) -> tuple[int, str]:
+    """Orders ids of one GPU by unit number: they share their prefix."""
+    return len(device_id), device_id

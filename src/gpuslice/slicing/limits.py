@@ -1,0 +1,34 @@
+"""A grant -> the limits its container runs under."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from gpuslice.slicing.grant import Grant
+
+
+class ThreadShare(Enum):
+    """How a memory slice translates into a share of the GPU's threads."""
+
+    PROPORTIONAL = "proportional"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    memory_mib: int
+    threads_percent: int | None
+
+
+def limits_of(grant: Grant, share: ThreadShare) -> Limits:
+    percent = threads_percent(grant.units, grant.gpu_units)
+    return Limits(grant.memory_mib, percent if share is ThreadShare.PROPORTIONAL else None)
+
+
+def threads_percent(units: int, gpu_units: int) -> int:
+    """Rounded down so that shares never sum to more than the GPU, but never to 0.
+
+    MPS accepts 1 to 100; a 0 would leave the smallest slice without any limit.
+    """
+    return min(100, max(1, 100 * units // gpu_units))

@@ -1,0 +1,31 @@
+"""GPUs and offers as hypothesis makes them."""
+
+import uuid
+
+from hypothesis import strategies as st
+
+from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.offer import Offer, cut
+from gpuslice.slicing.units import MemoryUnit
+
+
+@st.composite
+def nodes(draw: st.DrawFn, max_gpus: int = 6) -> list[Gpu]:
+    """Cards of any size, minor numbers with gaps and in any order."""
+    minors = draw(st.lists(st.integers(0, 31), min_size=1, max_size=max_gpus, unique=True))
+    return [
+        Gpu(
+            uuid=f"GPU-{uuid.UUID(int=draw(st.integers(0, (1 << 128) - 1)) ^ index)}",
+            index=index,
+            minor=minor,
+            name="Simulated",
+            memory_mib=draw(st.integers(0, 200_000)),
+        )
+        for index, minor in enumerate(minors)
+    ]
+
+
+@st.composite
+def offers(draw: st.DrawFn) -> Offer:
+    unit = MemoryUnit(draw(st.sampled_from([512, 1000, 1024, 4096, 16384])))
+    return cut(draw(nodes()), unit)
