@@ -34,11 +34,11 @@ test: setup ## unit and node tests (no Go needed)
 peers: setup ## NVIDIA's own programs on the simulated driver (needs Go; builds are cached)
 	@$(RUN)/pytest -q tests/peers
 
-lint: setup ## ruff, mypy --strict, import contracts, generated code
+lint: setup ## ruff, mypy --strict, import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }
 	@$(RUN)/ruff check -q .
 	@$(RUN)/mypy
-	@$(RUN)/lint-imports --no-logo >/dev/null || $(RUN)/lint-imports
+	@$(RUN)/lint-imports >/dev/null || $(RUN)/lint-imports
 
 format: setup ## format and fix what can be fixed
 	@$(RUN)/ruff format -q . && $(RUN)/ruff check -q --fix .
@@ -47,7 +47,8 @@ proto: setup ## generate the kubelet API's Python code
 	@cd src && ../$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpuslice/kubelet/api/*.proto
 
 bench: setup ## measure this plugin beside its peers in one run
-	@$(RUN)/python bench/plugin.py
+	@env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m compileall -q src sim/src
+	@$(RUN)/python bench/plugin.py --update docs/benchmarks.md
 
 clean: ## remove what the other targets made here
 	@rm -rf $(VENV) .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache sim/src/gpuslice_sim/_native

@@ -6,10 +6,11 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum, auto
 from pathlib import Path
 
+from gpuslice.agent.announce import announce
 from gpuslice.agent.driver import Driver, NoGpus
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.memory import MemorySlices, Plan
@@ -101,13 +102,14 @@ class Agent:
         except SlicingError as error:
             raise AgentError(str(error)) from error
         async with asyncio.TaskGroup() as tasks:
-            served = self._start(tasks, plan)
-            await self._announce(driver, served, plan, inventory)
+            served = await self._start(tasks, driver, plan, inventory)
             while await self._wishes.get() is _Wish.RELOAD:
                 served = await self._reload(tasks, driver, served)
             served.task.cancel()
 
-    def _start(self, tasks: asyncio.TaskGroup, plan: Plan) -> _Served:
+    async def _start(
+        self, tasks: asyncio.TaskGroup, driver: Driver, plan: Plan, inventory: Inventory
+    ) -> _Served:
         settings = plan.settings
         guard = MpsGuard(settings)
         slices = MemorySlices(plan, guard)
@@ -121,6 +123,7 @@ class Agent:
                 parts.create_task(endpoint.run())
                 parts.create_task(guard.watch(slices.refresh))
 
+        await self._watch(driver, slices, plan, inventory)
         return _Served(settings, guard, slices, tasks.create_task(serve()))
 
     async def _reload(self, tasks: asyncio.TaskGroup, driver: Driver, served: _Served) -> _Served:
@@ -144,40 +147,27 @@ class Agent:
         except SlicingError as error:
             log.error("keeping the last good settings", reason=error)
             plan = Plan.of(served.settings, inventory)
-        if _serves_alike(plan.settings, served.settings):
-            served.slices.replace_plan(plan)
-            served = _Served(plan.settings, served.guard, served.slices, served.task)
-        else:
+        log.info("reloaded", **plan.settings.describe())
+        if not _serves_alike(plan.settings, served.settings):
             served.task.cancel()
             await asyncio.wait([served.task])
-            served = self._start(tasks, plan)
-        log.info("reloaded", **plan.settings.describe())
-        await self._announce(driver, served, plan, inventory)
-        return served
+            return await self._start(tasks, driver, plan, inventory)
+        served.slices.replace_plan(plan)
+        await self._watch(driver, served.slices, plan, inventory)
+        return replace(served, settings=plan.settings)
 
-    async def _announce(
-        self, driver: Driver, served: _Served, plan: Plan, inventory: Inventory
+    async def _watch(
+        self, driver: Driver, slices: MemorySlices, plan: Plan, inventory: Inventory
     ) -> None:
-        for sliced in plan.offer.gpus:
-            gpu = sliced.gpu
-            log.info("offering", gpu=gpu.minor, uuid=gpu.uuid, model=gpu.name, units=sliced.units)
-        for left_out in inventory.left_out:
-            log.warning("left out a GPU", index=left_out.index, reason=left_out.reason)
-        if plan.settings.mps_pipe is None:
-            log.warning("MPS is off: memory is counted, but no container is held to its share")
-        for gpu in inventory.not_exclusive if plan.settings.mps_pipe else ():
-            log.warning(
-                "a process that misses MPS would run without limits",
-                gpu=gpu.minor,
-                remedy=f"nvidia-smi -i {gpu.uuid} -c EXCLUSIVE_PROCESS",
-            )
-        if plan.settings.health_checks:
-            loop = asyncio.get_running_loop()
+        announce(plan, inventory)
+        if not plan.settings.health_checks:
+            return
+        loop = asyncio.get_running_loop()
 
-            def report(trouble: Trouble) -> None:
-                loop.call_soon_threadsafe(_mark, served.slices, trouble)
+        def report(trouble: Trouble) -> None:
+            loop.call_soon_threadsafe(_mark, slices, trouble)
 
-            await driver.watch_health(inventory, report)
+        await driver.watch_health(inventory, report)
 
     async def _wish_within(self, seconds: float) -> _Wish | None:
         try:

@@ -14,9 +14,11 @@ from gpuslice.kubelet.answer import ContainerAnswer, merged
 from gpuslice.kubelet.latest import Latest
 from gpuslice.kubelet.service import Refused
 from gpuslice.kubelet.wire import HEALTHY, UNHEALTHY, device_list
+from gpuslice.mps.capability import can_limit
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.slicing.choice import choose_units
-from gpuslice.slicing.errors import GrantRefused
+from gpuslice.slicing.errors import GrantRefused, NothingToOffer
+from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.grant import Grant, grant
 from gpuslice.slicing.limits import limits_of
 from gpuslice.slicing.offer import Offer, cut
@@ -29,12 +31,19 @@ class Plan:
     settings: Settings
     offer: Offer
     limit_key: LimitKey
+    # GPUs that MPS cannot hold to a share: what cannot be limited is not offered.
+    unlimitable: tuple[Gpu, ...] = ()
     lists: dict[tuple[int, str], bytes] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, settings: Settings, inventory: Inventory) -> Plan:
-        offer = cut(inventory.gpus, settings.memory_unit, reserve_mib=settings.memory_reserve_mib)
-        return cls(settings, offer, LimitKey.for_driver(inventory.driver_version))
+        unlimitable = [g for g in inventory.gpus if settings.mps_pipe and not can_limit(g)]
+        gpus = [gpu for gpu in inventory.gpus if gpu not in unlimitable]
+        offer = cut(gpus, settings.memory_unit, reserve_mib=settings.memory_reserve_mib)
+        if not offer.gpus:
+            raise NothingToOffer(_why_nothing(settings, gpus, unlimitable))
+        key = LimitKey.for_driver(inventory.driver_version)
+        return cls(settings, offer, key, tuple(unlimitable))
 
     def encoded(self, position: int, health: str) -> bytes:
         """One GPU's part of the device list; kept, as health changes GPU by GPU."""
@@ -42,6 +51,19 @@ class Plan:
         if key not in self.lists:
             self.lists[key] = device_list(self.offer.gpus[position].ids(), health)
         return self.lists[key]
+
+
+def _why_nothing(settings: Settings, gpus: Sequence[Gpu], unlimitable: Sequence[Gpu]) -> str:
+    if not gpus:
+        return (
+            f"MPS can limit none of the {len(unlimitable)} GPUs, as they are older than Volta: "
+            "run without mps-pipe to offer memory that is counted but not limited"
+        )
+    largest = max(gpu.memory_mib for gpu in gpus)
+    return (
+        f"no GPU holds one unit of {settings.memory_unit}: the largest has {largest} MiB, of which "
+        f"{settings.memory_reserve_mib} MiB are reserved. Use a smaller unit or reserve"
+    )
 
 
 class MemorySlices:

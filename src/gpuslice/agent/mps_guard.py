@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,6 +24,8 @@ class MpsGuard:
         self._check = settings.mps_check
         self._trouble: MpsUnavailable | None = None
         self._unverified = False
+        self._looking = asyncio.Lock()
+        self._began = -math.inf
 
     @property
     def active(self) -> bool:
@@ -40,14 +43,17 @@ class MpsGuard:
             raise self._trouble
 
     async def look(self) -> None:
+        """Those who ask while a look is under way share the next one, however many they are."""
         if not self.active or self._pipe is None:
             return
-        before = self._trouble
-        try:
-            await self._ping(self._pipe)
-            self._trouble = None
-        except MpsUnavailable as error:
-            self._trouble = error
+        clock = asyncio.get_running_loop().time
+        asked = clock()
+        async with self._looking:
+            if self._began >= asked:
+                return
+            self._began = clock()
+            before = self._trouble
+            self._trouble = await self._answer(self._pipe)
         if before is None and self._trouble is not None:
             log.error("MPS does not answer: slices are unhealthy", reason=self._trouble)
         elif before is not None and self._trouble is None:
@@ -59,15 +65,16 @@ class MpsGuard:
             changed()
             await asyncio.sleep(_EVERY_SECONDS)
 
-    async def _ping(self, pipe: str) -> None:
+    async def _answer(self, pipe: str) -> MpsUnavailable | None:
         try:
             await ping(pipe)
         except MpsUnavailable as error:
             out_of_sight = isinstance(error, ControlProgramMissing) or not Path(pipe).exists()
             if self._check is MpsCheck.AUTO and out_of_sight:
                 self._warn_once(error)
-                return
-            raise
+                return None
+            return error
+        return None
 
     def _warn_once(self, error: MpsUnavailable) -> None:
         if not self._unverified:

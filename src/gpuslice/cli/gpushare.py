@@ -62,11 +62,11 @@ def main() -> None:
     except FlagError as error:
         print(f"{error}\n{usage(PROGRAM, FLAGS)}", file=sys.stderr)
         sys.exit(2)
-    from gpuslice.agent.daemon import run_agent
-
     with exit_with_message(PROGRAM):
         configure_logs(LogLevel.DEBUG if parsed.number("v") >= _DEBUG_VERBOSITY else LogLevel.INFO)
         _note_flags_without_effect(parsed)
+        from gpuslice.agent.daemon import run_agent
+
         run_agent(lambda: load_settings(given_by(parsed), _DEFAULTS))
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from importlib.metadata import version
 from typing import Annotated
 
 import typer
 
 from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Given, load_settings
 from gpuslice.config.settings import KUBELET_SOCKET
 from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
@@ -103,8 +103,6 @@ def agent(
 
     SIGHUP reads the settings again and looks for GPUs anew; SIGQUIT prints what the agent is doing.
     """
-    from gpuslice.agent.daemon import run_agent
-
     given = Given(
         resource=resource,
         memory_unit=memory_unit,
@@ -119,10 +117,50 @@ def agent(
     )
     with exit_with_message("gpuslice agent"):
         configure_logs(log_level, log_format)
+        from gpuslice.agent.daemon import run_agent
+
         run_agent(lambda: load_settings(given))
 
 
 @app.command(name="version")
 def print_version() -> None:
     """Print the version."""
+    from importlib.metadata import version  # costs an agent 40 ms of its start otherwise
+
     typer.echo(version("gpuslice"))
+
+
+@app.command()
+def demo(
+    *,
+    profile: Annotated[
+        str, typer.Option(help="Node to simulate; `gpuslice-sim profiles` lists them.")
+    ] = "t4x2",
+    pods: Annotated[
+        str, typer.Option(help="Sizes in GiB of the pods to run, separated by commas.")
+    ] = "6,3,8",
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")
+    ] = False,
+) -> None:
+    """Show a simulated GPU node at work: no GPU and no cluster needed."""
+    try:
+        from gpuslice.report.demo.run import DemoError, run_demo
+    except ModuleNotFoundError as missing:
+        typer.echo(
+            f"gpuslice demo: {missing.name} is not installed: pip install 'gpuslice[demo]'",
+            err=True,
+        )
+        raise typer.Exit(1) from None
+    try:
+        run_demo(profile, _sizes(pods), keep=keep)
+    except (ConfigError, DemoError) as error:
+        typer.echo(f"gpuslice demo: {error}", err=True)
+        raise typer.Exit(1) from None
+
+
+def _sizes(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+        raise ConfigError("pods", text, "use whole numbers of GiB, for example 6,3")
+    return [int(part) for part in parts]

@@ -71,14 +71,14 @@ def _explain(message: str) -> str:
     unknown = re.search(r"unknown field `([^`]+)`", message)
     if unknown is None:
         return message
-    near = difflib.get_close_matches(unknown[1], _all_keys(ConfigFile), n=1)
+    near = difflib.get_close_matches(unknown[1], all_keys(ConfigFile), n=1)
     return f"{message}; did you mean `{near[0]}`?" if near else f"{message}; remove it"
 
 
-def _all_keys(section: type[msgspec.Struct]) -> list[str]:
+def all_keys(section: type[msgspec.Struct]) -> list[str]:
     keys: list[str] = []
     for field in msgspec.structs.fields(section):
         keys.append(field.encode_name)
         if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            keys += _all_keys(field.type)
+            keys += all_keys(field.type)
     return keys

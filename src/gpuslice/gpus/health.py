@@ -40,35 +40,54 @@ class HealthWatch:
         self._handles: dict[str, GpuHandle] = {}
         self._report = report
         self._reported: set[str] = set()
+        self._events: XidEvents | None = None
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="gpu-health", daemon=True)
 
     def start(self) -> None:
+        """Events are collected from here on, so that none is missed before the first wait."""
+        try:
+            self._events = XidEvents()
+        except NvmlError as error:
+            self._report(Trouble(None, f"GPU errors cannot be watched ({error})"))
+        for uuid, index in self._indices.items():
+            self._register(uuid, index)
         self._thread.start()
 
     def stop(self) -> None:
         """Returns when the thread no longer uses the driver."""
         self._stopping.set()
         self._thread.join()
+        if self._events is not None:
+            self._events.close()
 
-    def _run(self) -> None:
-        with XidEvents() as events:
-            for uuid, index in self._indices.items():
-                self._register(events, uuid, index)
-            waits = 0
-            while not self._stopping.is_set():
-                self._wait(events)
-                waits += 1
-                if waits % _PROBE_EVERY_WAITS == 0:
-                    self._probe()
-
-    def _register(self, events: XidEvents, uuid: str, index: int) -> None:
+    def _register(self, uuid: str, index: int) -> None:
         try:
             self._handles[uuid] = self._nvml.gpu(index)
-            events.register(self._handles[uuid])
+            if self._events is not None:
+                self._events.register(self._handles[uuid])
         except NvmlError as error:
             if not error.unsupported:
-                self._tell(uuid, f"its events cannot be watched ({error})")
+                self._tell(uuid, f"its errors cannot be watched ({error})")
+
+    def _run(self) -> None:
+        try:
+            self._watch()
+        except Exception as error:
+            # A watch that died unseen would leave broken GPUs on offer.
+            self._report(Trouble(None, f"the health watch failed ({error!r})"))
+            raise
+
+    def _watch(self) -> None:
+        waits = 0
+        while not self._stopping.is_set():
+            if self._events is None:
+                self._stopping.wait(_WAIT_MS / 1000)
+            else:
+                self._wait(self._events)
+            waits += 1
+            if waits % _PROBE_EVERY_WAITS == 0:
+                self._probe()
 
     def _wait(self, events: XidEvents) -> None:
         try:

@@ -54,4 +54,5 @@ def _describe(handle: GpuHandle) -> Gpu:
         minor=handle.minor(),
         name=handle.name(),
         memory_mib=handle.memory_mib(),
+        compute_capability=handle.compute_capability(),
     )

@@ -8,7 +8,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import pynvml
@@ -51,6 +50,10 @@ class GpuHandle:
 
     def memory_mib(self) -> int:
         return int(_call(pynvml.nvmlDeviceGetMemoryInfo, self._raw).total) // _MIB
+
+    def compute_capability(self) -> tuple[int, int]:
+        major, minor = _call(pynvml.nvmlDeviceGetCudaComputeCapability, self._raw)
+        return int(major), int(minor)
 
     def mig_enabled(self) -> bool:
         try:
@@ -111,15 +114,7 @@ class XidEvents:
         self._set = _call(pynvml.nvmlEventSetCreate)
         self._handles: list[GpuHandle] = []
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
         _call(pynvml.nvmlEventSetFree, self._set)
 
     def register(self, handle: GpuHandle) -> None:

@@ -7,6 +7,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -35,6 +36,19 @@ class AlreadyServed(EndpointError):
     """Another process serves this resource."""
 
 
+# Device, inode and time of a file: tells a re-created one from the old one, also where inode
+# numbers are used again.
+_Identity = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ended:
+    """Why serving came to an end; `stream_of` is the kubelet that ended the stream, if one did."""
+
+    reason: str
+    stream_of: _Identity | None = None
+
+
 class Endpoint:
     """One resource, one socket, one registration.
 
@@ -60,20 +74,27 @@ class Endpoint:
             await self._keep_serving()
 
     async def _keep_serving(self) -> None:
-        loop = asyncio.get_running_loop()
         pause = _FIRST_PAUSE_SECONDS
         while True:
-            began = loop.time()
-            reason = await self._serve_once()
-            log.warning("serving anew", resource=self._resource.name, reason=reason)
-            # A stream that breaks at once would break again: do not wear the kubelet down.
-            short_lived = loop.time() - began < _LONGEST_PAUSE_SECONDS
-            pause = min(pause * 2, _LONGEST_PAUSE_SECONDS) if short_lived else _FIRST_PAUSE_SECONDS
-            if reason is not _KUBELET_RESTARTED and reason is not _SOCKET_REMOVED:
-                await asyncio.sleep(pause)
+            began = asyncio.get_running_loop().time()
+            ended = await self._serve_once()
+            log.warning("serving anew", resource=self._resource.name, reason=ended.reason)
+            if ended.stream_of is None:
+                continue
+            lasted = asyncio.get_running_loop().time() - began
+            pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else _longer(pause)
+            await self._while_same_kubelet(ended.stream_of, pause)
 
-    async def _serve_once(self) -> str:
-        """Serves and registers; returns why that came to an end."""
+    async def _while_same_kubelet(self, kubelet: _Identity, seconds: float) -> None:
+        """Pauses, as this kubelet would end the next stream as well; a new one might not."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while _identity(self._kubelet_socket) in (None, kubelet):
+                    self._wake.clear()
+                    await self._wake.wait()
+
+    async def _serve_once(self) -> _Ended:
+        """Serves and registers, until there is a reason to begin again."""
         stream_ended = asyncio.Event()
 
         def on_stream_end() -> None:
@@ -81,32 +102,31 @@ class Endpoint:
             self._wake.set()
 
         server = await self._listen(on_stream_end)
+        own = _identity(self._socket)
         try:
-            return await self._stay_registered(stream_ended)
+            return await self._stay_registered(own, stream_ended)
         finally:
-            ours = _identity(self._socket)
             await server.stop(grace=None)
-            if ours is not None and _identity(self._socket) == ours:
+            if own is not None and _identity(self._socket) == own:
                 self._socket.unlink(missing_ok=True)
 
-    async def _stay_registered(self, stream_ended: asyncio.Event) -> str:
-        own = _identity(self._socket)
+    async def _stay_registered(self, own: _Identity | None, stream_ended: asyncio.Event) -> _Ended:
         registered_with = None
         pause = _FIRST_PAUSE_SECONDS
         while True:
             self._wake.clear()
             kubelet = _identity(self._kubelet_socket)
-            if _identity(self._socket) != own:
-                return _SOCKET_REMOVED
+            if own is None or _identity(self._socket) != own:
+                return _Ended("the plugin's socket was removed")
             if registered_with is not None and kubelet not in (None, registered_with):
-                return _KUBELET_RESTARTED
-            if stream_ended.is_set():
-                return "the kubelet ended the device stream"
+                return _Ended("the kubelet restarted")
+            if registered_with is not None and stream_ended.is_set():
+                return _Ended("the kubelet ended the device stream", registered_with)
             if registered_with is None and kubelet is not None:
                 if await self._register():
                     registered_with = kubelet
                     continue
-                pause = min(pause * 2, _LONGEST_PAUSE_SECONDS)
+                pause = _longer(pause)
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(None if registered_with else pause):
                     await self._wake.wait()
@@ -174,10 +194,6 @@ class Endpoint:
         return True
 
 
-_KUBELET_RESTARTED = "the kubelet restarted"
-_SOCKET_REMOVED = "the plugin's socket was removed"
-
-
 def _channel(socket: Path) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(
         f"unix:{socket}",
@@ -189,8 +205,11 @@ def _channel(socket: Path) -> grpc.aio.Channel:
     )
 
 
-def _identity(path: Path) -> tuple[int, int, int] | None:
-    """Tells a re-created file from the old one, also where inode numbers are used again."""
+def _longer(pause: float) -> float:
+    return min(pause * 2, _LONGEST_PAUSE_SECONDS)
+
+
+def _identity(path: Path) -> _Identity | None:
     try:
         status = path.stat()
     except OSError:

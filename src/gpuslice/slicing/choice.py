@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from heapq import nsmallest
 
 from gpuslice.slicing.offer import Offer
 
@@ -19,14 +20,19 @@ def choose_units(
     """
     owners = offer.owners
     chosen = [device_id for device_id in must_include if device_id in owners][:size]
-    free = Counter(map(owners.get, available))
+    # One look-up per id: with small units there are tens of thousands of them.
+    positions = [*map(owners.get, available)]
+    free = Counter(positions)
     for position in _in_order_of_preference(offer, free, chosen, size):
         if len(chosen) == size:
             break
         taken = set(chosen)
-        units = [i for i in available if owners.get(i) == position and i not in taken]
-        units.sort(key=_by_unit)
-        chosen += units[: size - len(chosen)]
+        units = [
+            device_id
+            for device_id, owner in zip(available, positions, strict=True)
+            if owner == position and device_id not in taken
+        ]
+        chosen += nsmallest(size - len(chosen), units, key=_by_unit)
     return chosen
 
 

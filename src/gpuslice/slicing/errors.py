@@ -11,5 +11,9 @@ class TooManyDevices(SlicingError):
     """The list of devices would not fit into one message to the kubelet."""
 
 
+class NothingToOffer(SlicingError):
+    """No GPU yields a single unit."""
+
+
 class GrantRefused(SlicingError):
     """These device ids do not make a slice."""

@@ -14,3 +14,4 @@ class Gpu:
     minor: int
     name: str
     memory_mib: int
+    compute_capability: tuple[int, int] = (0, 0)

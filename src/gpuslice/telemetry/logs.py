@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import sys
 import time
 from enum import Enum
@@ -50,6 +51,8 @@ class Logger:
 
 
 def configure_logs(level: LogLevel = LogLevel.INFO, style: LogFormat = LogFormat.TEXT) -> None:
+    """To be called before gRPC is imported: its core reports every closed connection otherwise."""
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_TextFormatter() if style is LogFormat.TEXT else _JsonFormatter())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

@@ -1,0 +1,1 @@
+"""A simulated node end to end: the real agent, a simulated driver, MPS and kubelet."""
