@@ -85,12 +85,13 @@ class Endpoint:
     error: str = ""
 
     def call(self, method: str, request: Any, reply: type[_T], timeout: float | None = None) -> _T:
-        rpc = self.channel.unary_unary(
-            f"/v1beta1.DevicePlugin/{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=reply.FromString,  # type: ignore[attr-defined]
-        )
-        answer: _T = rpc(request, timeout=timeout)
+        answer = self.call_raw(method, request.SerializeToString(), timeout)
+        parsed: _T = reply.FromString(answer)  # type: ignore[attr-defined]
+        return parsed
+
+    def call_raw(self, method: str, payload: bytes, timeout: float | None = None) -> bytes:
+        rpc: Any = self.channel.unary_unary(f"/v1beta1.DevicePlugin/{method}")
+        answer: bytes = rpc(payload, timeout=timeout)
         return answer
 
 
@@ -173,6 +174,10 @@ class Kubelet:
         self.start()
 
     # What plugins offer
+
+    def resources(self) -> list[str]:
+        with self._changed:
+            return sorted(self._endpoints)
 
     def endpoint(self, resource: str) -> Endpoint | None:
         with self._changed:
@@ -432,12 +437,10 @@ class Kubelet:
         self, request: pods_api.AllocatableResourcesRequest, context: grpc.ServicerContext
     ) -> pods_api.AllocatableResourcesResponse:
         del request, context
-        with self._changed:
-            resources = sorted(self._endpoints)
         return pods_api.AllocatableResourcesResponse(
             devices=[
                 pods_api.ContainerDevices(resource_name=resource, device_ids=[device])
-                for resource in resources
+                for resource in self.resources()
                 for device, health in sorted(self.devices(resource).items())
                 if health == "Healthy"
             ]

@@ -1,0 +1,97 @@
+"""A program under observation: its output is kept, and it does not outlive its owner."""
+
+from __future__ import annotations
+
+import re
+import signal
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+
+class BackgroundProcess:
+    """Runs from construction until `stop`, `kill` or the end of the `with` block."""
+
+    def __init__(self, argv: Sequence[str], *, env: Mapping[str, str], log: Path) -> None:
+        self.log = log
+        with log.open("ab") as output:
+            self._process = subprocess.Popen(
+                argv,
+                env=dict(env),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.kill()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.poll()
+
+    def output(self) -> str:
+        return self.log.read_text(errors="replace")
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait(self, timeout: float = 20.0) -> int:
+        return self._process.wait(timeout)
+
+    def stop(self, timeout: float = 20.0) -> int:
+        """Asks it to end and returns its exit status."""
+        self.send(signal.SIGTERM)
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+
+    def wait_for_output(self, pattern: str, *, times: int = 1, timeout: float = 20.0) -> str:
+        """Returns the output once the pattern has appeared that often."""
+        deadline = time.monotonic() + timeout
+        while True:
+            output = self.output()
+            if len(re.findall(pattern, output)) >= times:
+                return output
+            ended = self._process.poll() is not None
+            if ended or time.monotonic() > deadline:
+                state = f"it exited with {self.returncode}" if ended else f"within {timeout:g} s"
+                raise TimeoutError(f"{pattern!r} did not appear, {state}; output:\n{output}")
+            time.sleep(0.02)
+
+    # What a leak would show in
+
+    def descriptors(self) -> list[str]:
+        found = []
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            try:
+                found.append(str(entry.readlink()))
+            except FileNotFoundError:  # closed meanwhile
+                continue
+        return sorted(found)
+
+    def threads(self) -> int:
+        return len(list(Path(f"/proc/{self.pid}/task").iterdir()))
+
+    def rss_bytes(self) -> int:
+        status = Path(f"/proc/{self.pid}/status").read_text()
+        match = re.search(r"VmRSS:\s+(\d+) kB", status)
+        return int(match[1]) * 1024 if match else 0

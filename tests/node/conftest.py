@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.kubelet import Kubelet
+from gpuslice_sim.node import create
+
+from .rig import Rig
+
+MakeRig = Callable[..., Rig]
+
+
+@pytest.fixture
+def short_path() -> Iterator[Path]:
+    """Like tmp_path, but short enough for the paths of sockets."""
+    path = Path(tempfile.mkdtemp(prefix="gs-"))
+    yield path
+    shutil.rmtree(path)
+
+
+@pytest.fixture
+def make_rig(short_path: Path) -> Iterator[MakeRig]:
+    """make_rig("t4x2", driver=570): a node of that profile and a running kubelet."""
+    kubelets: list[Kubelet] = []
+
+    def make(profile: str = "t4x2", *, driver: int = 570) -> Rig:
+        node = create(short_path / "node", profile, driver=driver)
+        kubelet = Kubelet(short_path / "dp", pod_resources=short_path / "pr" / "kubelet.sock")
+        kubelet.start()
+        kubelets.append(kubelet)
+        return Rig(node, kubelet, short_path)
+
+    yield make
+    for kubelet in kubelets:
+        kubelet.stop()
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Rig:
+    return make_rig("t4x2")

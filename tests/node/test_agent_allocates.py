@@ -1,0 +1,160 @@
+"""What pods receive, and what they are told when they cannot have it."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice_sim.kubelet import AdmissionError, Container, Pod
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+
+def test_a_container_receives_one_gpu_and_the_gpushare_variables(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        allocation = rig.admit(3)
+        [gpu] = {i.partition("-_-")[0] for i in allocation.ids}
+        minor = next(g.minor for g in rig.node.gpus() if g.uuid == gpu)
+        assert dict(allocation.response.envs) == {
+            "NVIDIA_VISIBLE_DEVICES": gpu,
+            "ALIYUN_COM_GPU_MEM_IDX": str(minor),
+            "ALIYUN_COM_GPU_MEM_POD": "3",
+            "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
+            "ALIYUN_COM_GPU_MEM_DEV": "15",
+        }
+        assert not allocation.response.mounts
+
+
+def test_with_mps_it_also_receives_the_pipe_directory_and_its_limits(rig: Rig) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off"):
+        rig.kubelet.wait_for(RESOURCE)
+        response = rig.admit(6).response
+        envs = dict(response.envs)
+        assert envs["CUDA_MPS_PIPE_DIRECTORY"] == str(rig.pipe)
+        assert envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "40"
+        assert envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{envs['NVIDIA_VISIBLE_DEVICES']}=6144M"
+        assert [(m.host_path, m.container_path, m.read_only) for m in response.mounts] == [
+            (str(rig.pipe), str(rig.pipe), False)
+        ]
+
+
+def test_the_index_is_the_minor_number_also_where_numbers_have_gaps(make_rig: MakeRig) -> None:
+    rig = make_rig("mixed")
+    minors = {gpu.uuid: gpu.minor for gpu in rig.node.gpus()}
+    assert sorted(minors.values()) != list(range(len(minors)))
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        for number in range(12):
+            envs = rig.admit(5, f"pod-{number}").response.envs
+            assert envs["ALIYUN_COM_GPU_MEM_IDX"] == str(minors[envs["NVIDIA_VISIBLE_DEVICES"]])
+
+
+def test_containers_of_one_pod_each_have_their_own_share(rig: Rig) -> None:
+    pod = Pod("two", [Container("a", {RESOURCE: 6}), Container("b", {RESOURCE: 3})])
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off"):
+        rig.kubelet.wait_for(RESOURCE)
+        a, b = rig.kubelet.admit(pod)
+        assert a.response.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "6"
+        assert b.response.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "3"
+        assert b.response.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "20"
+        assert not set(a.ids) & set(b.ids)
+
+
+@pytest.mark.parametrize(("init", "app"), [(4, 4), (2, 6), (6, 2)])
+def test_an_app_stays_on_the_gpu_of_its_init_container(rig: Rig, init: int, app: int) -> None:
+    pod = Pod("p", [Container("i", {RESOURCE: init}, init=True), Container("a", {RESOURCE: app})])
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        rig.admit(5, "neighbour")
+        first, second = rig.kubelet.admit(pod)
+        assert {i.partition("-_-")[0] for i in first.ids + second.ids} == {
+            first.response.envs["NVIDIA_VISIBLE_DEVICES"]
+        }
+
+
+def test_several_containers_in_one_call_are_each_answered(rig: Rig) -> None:
+    with rig.agent():
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        one, two = (gpu.uuid for gpu in rig.node.gpus())
+        request = api.AllocateRequest(
+            container_requests=[
+                api.ContainerAllocateRequest(devices_ids=[f"{one}-_-0", f"{one}-_-1"]),
+                api.ContainerAllocateRequest(devices_ids=[f"{two}-_-14"]),
+            ]
+        )
+        reply = endpoint.call("Allocate", request, api.AllocateResponse)
+        got = [
+            (r.envs["NVIDIA_VISIBLE_DEVICES"], r.envs["ALIYUN_COM_GPU_MEM_CONTAINER"])
+            for r in reply.container_responses
+        ]
+        assert got == [(one, "2"), (two, "1")]
+        assert {r.envs["ALIYUN_COM_GPU_MEM_POD"] for r in reply.container_responses} == {"3"}
+
+
+def test_pods_of_all_sizes_are_packed_without_ever_spanning_gpus(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    sizes = random.Random(7)
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        used: dict[str, int] = {}
+        refused = 0
+        for number in range(60):
+            try:
+                allocation = rig.admit(sizes.randint(1, 12), f"pod-{number}")
+            except AdmissionError:
+                refused += 1
+                continue
+            gpu = allocation.response.envs["NVIDIA_VISIBLE_DEVICES"]
+            assert {i.partition("-_-")[0] for i in allocation.ids} == {gpu}
+            used[gpu] = used.get(gpu, 0) + len(allocation.ids)
+        assert refused > 0
+        assert all(units <= 32 for units in used.values())
+        assert sum(used.values()) >= 0.9 * 4 * 32
+
+
+def test_memory_that_is_free_only_in_parts_is_refused_in_a_sentence(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        rig.admit(10, "one")
+        rig.admit(10, "two")
+        with pytest.raises(AdmissionError) as refused:
+            rig.admit(8, "three")
+        assert str(refused.value) == (
+            "Allocate failed due to rpc error: code = FAILED_PRECONDITION desc = "
+            "aliyun.com/gpu-mem: no single GPU of this node has 8 GiB free: the free memory is "
+            "spread (5 GiB on GPU 0, 3 GiB on GPU 1) and a slice must lie on one GPU. "
+            "Ask for less, or wait until memory is freed"
+        )
+
+
+def test_unknown_ids_are_refused_and_change_nothing(rig: Rig) -> None:
+    with rig.agent() as agent:
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=["GPU-gone-_-3"])]
+        )
+        with pytest.raises(Exception, match="GPU GPU-gone is gone or was cut differently"):
+            endpoint.call("Allocate", request, api.AllocateResponse)
+        assert rig.admit(1).response.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "1"
+        assert "refused an allocation" in agent.output()
+
+
+def test_equal_requests_get_equal_bytes_also_after_a_restart(rig: Rig) -> None:
+    answers = []
+    for _ in range(2):
+        with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
+            endpoint = rig.kubelet.wait_for(RESOURCE)
+            uuid = rig.node.gpus()[1].uuid
+            ids = [f"{uuid}-_-{n}" for n in range(4)]
+            request = api.AllocateRequest(
+                container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
+            )
+            payload = request.SerializeToString()
+            answers += [endpoint.call_raw("Allocate", payload) for _ in range(3)]
+            agent.stop()
+        rig.kubelet.restart()
+    assert len(set(answers)) == 1

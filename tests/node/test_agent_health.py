@@ -1,0 +1,96 @@
+"""GPUs that fail, and the slices on them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from gpuslice_sim.process import BackgroundProcess
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+
+def cpu_seconds(process: BackgroundProcess) -> float:
+    fields = Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_a_fatal_xid_marks_every_slice_of_that_gpu_and_no_other(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    gpus = [gpu.uuid for gpu in rig.node.gpus()]
+    with rig.agent() as agent:
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        agent.wait_for_output("registered")
+        lists = endpoint.lists
+        rig.node.faults.xid(2, 79)
+        rig.kubelet.wait_until(lambda: rig.healthy_units(gpus[2]) == 0, "GPU 2 unhealthy")
+        assert [rig.healthy_units(uuid) for uuid in gpus] == [32, 32, 0, 32]
+        assert rig.kubelet.capacity(RESOURCE) == 128
+        assert endpoint.lists == lists + 1  # all its slices in one message
+        assert "a GPU became unhealthy" in agent.output()
+        assert "XID 79" in agent.output()
+
+
+def test_pods_go_to_the_healthy_gpus(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        sick, well = (gpu.uuid for gpu in rig.node.gpus())
+        rig.node.faults.xid(0, 48)
+        rig.kubelet.wait_until(lambda: rig.healthy_units(sick) == 0, "GPU 0 unhealthy")
+        assert rig.admit(6).response.envs["NVIDIA_VISIBLE_DEVICES"] == well
+
+
+def test_an_application_error_leaves_the_gpu_healthy(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        first, second = (gpu.uuid for gpu in rig.node.gpus())
+        for xid in (13, 31, 43, 45):
+            rig.node.faults.xid(0, xid)
+        rig.node.faults.xid(1, 79)  # comes last, so the others have been seen by then
+        rig.kubelet.wait_until(lambda: rig.healthy_units(second) == 0, "GPU 1 unhealthy")
+        assert rig.healthy_units(first) == 15
+
+
+def test_a_gpu_lost_without_any_event_is_noticed_and_disturbs_no_other(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        first, second = (gpu.uuid for gpu in rig.node.gpus())
+        rig.node.faults.lost(0)
+        rig.kubelet.wait_until(lambda: rig.healthy_units(first) == 0, "GPU 0 unhealthy")
+        assert rig.healthy_units(second) == 15
+
+
+def test_a_gpu_lost_before_the_start_is_left_out_and_the_rest_is_offered(rig: Rig) -> None:
+    first, second = (gpu.uuid for gpu in rig.node.gpus())
+    rig.node.faults.lost(0)
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.healthy_units(second) == 15
+        assert rig.healthy_units(first) == 0
+        agent.wait_for_output("left out a GPU index=0")
+
+
+def test_an_event_wait_that_fails_is_no_busy_loop_and_harms_no_gpu(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        rig.node.faults.event_wait("UNKNOWN")
+        time.sleep(0.6)  # the wait that runs now ends
+        before = cpu_seconds(agent)
+        time.sleep(2.0)
+        assert cpu_seconds(agent) - before < 0.5
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        rig.node.faults.event_wait(None)
+        rig.node.faults.xid(1, 79)
+        second = rig.node.gpus()[1].uuid
+        rig.kubelet.wait_until(lambda: rig.healthy_units(second) == 0, "GPU 1 unhealthy")
+
+
+def test_health_checks_can_be_turned_off(rig: Rig) -> None:
+    with rig.agent("--no-health-checks") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        rig.node.faults.xid(0, 79)
+        time.sleep(1.0)
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        assert "unhealthy" not in agent.output()

@@ -1,0 +1,275 @@
+"""Start, restart, reload, stop: with real processes and signals."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import time
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.node import SimNode
+from gpuslice_sim.process import BackgroundProcess
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+
+def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
+    """Descriptors and threads, once nothing changes any more."""
+    before = (agent.descriptors(), agent.threads())
+    while True:
+        time.sleep(0.3)
+        now = (agent.descriptors(), agent.threads())
+        if [len(before[0]), before[1]] == [len(now[0]), now[1]]:
+            return now
+        before = now
+
+
+def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.restart()
+        rig.kubelet.wait_for(RESOURCE)
+        descriptors, threads = settle(agent)
+        for _ in range(50):
+            rig.kubelet.restart()
+            rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        after, threads_after = settle(agent)
+        assert len(after) <= len(descriptors) + 1, (descriptors, after)
+        assert threads_after <= threads + 1
+        assert sorted(p.name for p in rig.kubelet.directory.iterdir()) == [
+            "aliyungpushare.sock",
+            "kubelet.sock",
+        ]
+
+
+def test_a_kubelet_that_comes_back_later_is_found(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.stop()
+        time.sleep(1.0)
+        rig.kubelet.start()
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+
+
+def test_the_agent_may_start_before_the_kubelet(rig: Rig) -> None:
+    rig.kubelet.stop()
+    shutil.rmtree(rig.kubelet.directory)
+    with rig.agent() as agent:
+        agent.wait_for_output("offering")
+        rig.kubelet.start()
+        rig.kubelet.wait_for(RESOURCE)
+
+
+def test_a_deleted_socket_is_made_anew_and_registered(rig: Rig) -> None:
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        rig.socket.unlink()
+        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.admit(2)
+
+
+def test_an_ended_stream_leads_to_a_new_registration(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE).channel.close()
+        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
+        rig.kubelet.wait_for(RESOURCE)
+        assert "the kubelet ended the device stream" in agent.output()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_signal_removes_the_socket_and_exits_0(rig: Rig, number: signal.Signals) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        agent.send(number)
+        assert agent.wait() == 0
+        assert not rig.socket.exists()
+        assert "Traceback" not in agent.output()
+
+
+def test_after_kill_9_the_next_agent_takes_over_and_nothing_lingers(rig: Rig) -> None:
+    with rig.agent(name="first") as first:
+        rig.kubelet.wait_for(RESOURCE)
+        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text()
+        first.kill()
+        assert children == ""
+        assert rig.socket.exists()
+    with rig.agent(name="second"):
+        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.admit(4)
+
+
+def test_a_second_agent_for_the_same_resource_is_refused(rig: Rig) -> None:
+    with rig.agent(name="first"):
+        rig.kubelet.wait_for(RESOURCE)
+        with rig.agent(name="second") as second:
+            assert second.wait() == 1
+            assert "another process serves aliyun.com/gpu-mem on" in second.output()
+            assert "stop it first" in second.output()
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        assert rig.admit(1)
+
+
+def test_agents_for_different_resources_live_side_by_side(rig: Rig) -> None:
+    with rig.agent(name="first"), rig.agent("--resource", "example.com/gpu-mem", name="second"):
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.wait_for("example.com/gpu-mem")
+
+
+def test_of_two_agents_started_at_once_one_serves(rig: Rig) -> None:
+    with rig.agent(name="a") as a, rig.agent(name="b") as b:
+        rig.kubelet.wait_for(RESOURCE)
+        deadline = time.monotonic() + 20
+        while a.returncode is None and b.returncode is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert sorted([a.returncode, b.returncode], key=str) == [1, None]
+        assert rig.admit(1)
+
+
+def test_sigquit_shows_every_task_and_thread_and_the_agent_goes_on(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        agent.send(signal.SIGQUIT)
+        output = agent.wait_for_output("== end of stacks")
+        assert "_stay_registered" in output
+        assert "gpu-health" in output or "in wait" in output
+        assert rig.admit(1)
+
+
+def test_sighup_reads_the_settings_again(rig: Rig, short_path: Path) -> None:
+    config = short_path / "config.yaml"
+    config.write_text("sharing: {memory: {unit: GiB}}")
+    with rig.agent("--config-file", str(config)) as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        config.write_text("sharing: {memory: {unit: 512MiB}}")
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_until(lambda: rig.kubelet.capacity(RESOURCE) == 60, "60 units")
+        assert rig.kubelet.registrations == 1
+
+
+def test_a_broken_file_at_sighup_leaves_the_last_good_settings_in_force(
+    rig: Rig, short_path: Path
+) -> None:
+    config = short_path / "config.yaml"
+    config.write_text("sharing: {memory: {unit: GiB}}")
+    with rig.agent("--config-file", str(config)) as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        for broken in ("sharing: {memory: {untis: MiB}}", "sharing: ["):
+            config.write_text(broken)
+            agent.send(signal.SIGHUP)
+            agent.wait_for_output("keeping the last good settings.*config-file")
+            assert rig.kubelet.allocatable(RESOURCE) == 30
+        assert rig.admit(2)
+
+
+def test_another_resource_name_at_sighup_is_registered_and_the_old_one_ends(
+    rig: Rig, short_path: Path
+) -> None:
+    config = short_path / "config.yaml"
+    config.write_text("")
+    with rig.agent("--config-file", str(config)) as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        config.write_text("sharing: {memory: {resource: example.com/gpu-mem}}")
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_for("example.com/gpu-mem")
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "the old to end")
+        assert not rig.socket.exists()
+
+
+def test_sighup_finds_a_gpu_that_was_plugged_in(rig: Rig) -> None:
+    gone = rig.node.gpus()[1].uuid
+    rig.node.faults.unplug(gone)
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.capacity(RESOURCE) == 15
+        rig.node.faults.plug(gone)
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_until(lambda: rig.healthy_units(gone) == 15, "the second GPU")
+        assert rig.kubelet.registrations == 1
+
+
+def test_a_driver_that_fails_at_sighup_makes_all_unhealthy_until_it_is_back(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "all unhealthy")
+        rig.node.faults.nvml_init(None)
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 30, "recovery")
+
+
+def without_driver(node: SimNode) -> dict[str, str]:
+    return {"LD_LIBRARY_PATH": str(node.directory / "nothing")}
+
+
+def test_without_a_driver_the_agent_exits_with_a_reason(rig: Rig) -> None:
+    with rig.agent(env=without_driver(rig.node)) as agent:
+        assert agent.wait() == 1
+        assert "the NVIDIA driver cannot be used" in agent.output()
+        assert "Traceback" not in agent.output()
+
+
+def test_without_a_driver_it_waits_if_told_so_and_can_be_stopped(rig: Rig) -> None:
+    with rig.agent("--no-fail-on-init-error", env=without_driver(rig.node)) as agent:
+        agent.wait_for_output("waiting for GPUs")
+        assert agent.stop() == 0
+
+
+def test_a_driver_that_comes_up_later_is_found(rig: Rig) -> None:
+    rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
+    with rig.agent("--no-fail-on-init-error") as agent:
+        agent.wait_for_output("waiting for GPUs.*Driver Not Loaded")
+        rig.node.faults.nvml_init(None)
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_for(RESOURCE)
+
+
+def test_a_node_without_gpus_is_told_apart_from_one_without_a_driver(rig: Rig) -> None:
+    for gpu in rig.node.gpus():
+        rig.node.faults.unplug(gpu.uuid)
+    with rig.agent() as agent:
+        assert agent.wait() == 1
+        assert "this node has no GPU to slice (NVML finds none)" in agent.output()
+
+
+@pytest.mark.parametrize(
+    ("flag", "value", "because"),
+    [
+        ("--memory-unit", "6GB", "memory-unit: '6GB' is not valid"),
+        ("--mps-pipe", "relative", "mps-pipe: 'relative' is not valid"),
+        ("--config-file", "/nowhere.yaml", "config-file: '/nowhere.yaml' is not valid"),
+    ],
+)
+def test_a_wrong_flag_ends_the_agent_before_it_touches_anything(
+    rig: Rig, flag: str, value: str, because: str
+) -> None:
+    with rig.agent(flag, value) as agent:
+        assert agent.wait() == 1
+        assert because in agent.output()
+        assert "Traceback" not in agent.output()
+
+
+def test_a_socket_directory_with_too_long_a_name_is_refused(make_rig: MakeRig) -> None:
+    rig = make_rig()
+    deep = rig.directory / ("x" * 90) / "kubelet.sock"
+    with rig.agent("--kubelet-socket", str(deep)) as agent:
+        assert agent.wait() == 1
+        assert "is longer than 107 bytes" in agent.output()
+
+
+def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
+    """All of the directory is gone, as a tmpfs would be, and comes back with the kubelet."""
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.stop()
+        for path in rig.kubelet.directory.iterdir():
+            path.unlink()
+        rig.kubelet.directory.rmdir()
+        rig.kubelet.start()
+        rig.kubelet.wait_for(RESOURCE, timeout=40)

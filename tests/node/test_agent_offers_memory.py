@@ -1,0 +1,111 @@
+"""NVML inventory -> what the kubelet sees."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+
+@pytest.mark.parametrize(
+    ("profile", "units"),
+    [
+        ("t4x2", [15] * 2),
+        ("v100x4", [32] * 4),
+        ("a10x4", [22] * 4),
+        ("a100-40x8", [40] * 8),
+        ("a100-80x8", [80] * 8),
+        ("h100x8", [79] * 8),
+        ("l40sx4", [44] * 4),
+        ("b200x8", [179] * 8),
+        ("h100x16", [79] * 16),
+    ],
+)
+def test_every_gpu_offers_its_memory_in_gib(
+    make_rig: MakeRig, profile: str, units: list[int]
+) -> None:
+    rig = make_rig(profile)
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        assert [rig.healthy_units(gpu.uuid) for gpu in rig.node.gpus()] == units
+        assert rig.kubelet.capacity(RESOURCE) == sum(units)
+
+
+def test_different_cards_on_one_node_each_offer_their_own_size(make_rig: MakeRig) -> None:
+    rig = make_rig("mixed")
+    with rig.agent():
+        rig.kubelet.wait_for(RESOURCE)
+        sizes = {gpu.uuid: gpu.memory_total_bytes >> 30 for gpu in rig.node.gpus()}
+        assert len(set(sizes.values())) == 3
+        assert {uuid: rig.healthy_units(uuid) for uuid in sizes} == sizes
+
+
+def test_gpus_cut_by_mig_are_left_out_with_a_line_in_the_log(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    [mig] = [gpu for gpu in rig.node.gpus() if gpu.mig]
+    [whole] = [gpu for gpu in rig.node.gpus() if not gpu.mig]
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.healthy_units(whole.uuid) == rig.kubelet.capacity(RESOURCE) == 40
+        agent.wait_for_output(f'left out a GPU index={mig.index} reason="MIG is enabled')
+
+
+def test_a_node_of_mig_cards_only_says_so(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-single")
+    with rig.agent() as agent:
+        assert agent.wait() == 1
+        assert "this node has no GPU to slice (GPU 0: MIG is enabled" in agent.output()
+
+
+def test_the_resource_is_registered_under_gpushares_name_and_socket(rig: Rig) -> None:
+    with rig.agent():
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        assert endpoint.socket.name == "aliyungpushare.sock"
+        assert endpoint.options.get_preferred_allocation_available
+        first = rig.node.gpus()[0].uuid
+        assert f"{first}-_-0" in rig.kubelet.devices(RESOURCE)
+
+
+@pytest.mark.parametrize(("unit", "per_gpu"), [("256MiB", 60), ("2GiB", 7), ("1000MiB", 15)])
+def test_a_unit_may_have_any_size(rig: Rig, unit: str, per_gpu: int) -> None:
+    with rig.agent("--memory-unit", unit):
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.capacity(RESOURCE) == 2 * per_gpu
+
+
+def test_mib_units_pass_the_message_limit_by_short_ids(make_rig: MakeRig) -> None:
+    rig = make_rig("a100-40x8")
+    # Eight cards of 40960 MiB, 163,840 devices of 2 MiB: too many for long ids.
+    with rig.agent("--memory-unit", "2MiB"):
+        endpoint = rig.kubelet.wait_for(RESOURCE, timeout=60)
+        devices = rig.kubelet.devices(RESOURCE)
+        assert len(devices) == 8 * 20480
+        assert "7-20479" in devices
+        assert endpoint.last_list_bytes < 4 * 1024 * 1024
+
+
+def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig("a100-80x8")
+    with rig.agent("--memory-unit", "MiB") as agent:
+        assert agent.wait() == 1
+        assert "memory unit MiB cuts this node into 655360 devices" in agent.output()
+        assert "Use a unit of at least 4MiB" in agent.output()
+    assert rig.kubelet.registrations == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "because"),
+    [
+        (["--memory-unit", "64GiB"], "no GPU holds one unit of 64GiB: the largest has 15360 MiB"),
+        (["--memory-reserve", "15GiB"], "of which 15360 MiB are reserved"),
+    ],
+)
+def test_settings_that_leave_nothing_to_offer_are_refused(
+    rig: Rig, args: list[str], because: str
+) -> None:
+    with rig.agent(*args) as agent:
+        assert agent.wait() == 1
+        assert because in agent.output()

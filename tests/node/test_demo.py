@@ -1,0 +1,102 @@
+"""`gpuslice demo`, as a stranger runs it."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.process import BackgroundProcess
+
+from .rig import BIN
+
+
+def demo(*args: str, scratch: Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [BIN / "gpuslice", "demo", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+        env=os.environ | {"TMPDIR": str(scratch)},
+    )
+
+
+def processes_of(scratch: Path) -> list[str]:
+    found = []
+    for entry in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if str(scratch).encode() in entry.read_bytes():
+                found.append(entry.with_name("cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_story_is_told_in_plain_text_and_leaves_nothing_behind(short_path: Path) -> None:
+    told = demo(scratch=short_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    for sentence in (
+        "the kubelet sees aliyun.com/gpu-mem: 30",
+        "pod-a asks for 6 GiB",
+        "CUDA_ERROR_OUT_OF_MEMORY at exactly 6442450944 bytes = 6 GiB",
+        "CUDA_ERROR_OUT_OF_MEMORY at exactly 3221225472 bytes = 3 GiB",
+        "no single GPU of this node has 8 GiB free",
+        "all its slices are unhealthy at once: 15 of 30 units allocatable",
+        "the container waits, since its limits",
+        "MPS is back, the container starts",
+    ):
+        assert sentence in re.sub(r"\s*│\n│ ", " ", told.stdout)
+    assert "\x1b[" not in told.stdout
+    assert list(short_path.iterdir()) == []
+    assert processes_of(short_path) == []
+
+
+@pytest.mark.parametrize("profile", ["mixed", "h100x8"])
+def test_other_nodes_and_pods_can_be_shown(short_path: Path, profile: str) -> None:
+    told = demo("--profile", profile, "--pods", "10, 2", scratch=short_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "CUDA_ERROR_OUT_OF_MEMORY at exactly 10737418240 bytes = 10 GiB" in told.stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "because"),
+    [
+        (["--profile", "t5x2"], "t5x2"),
+        (["--profile", "a100x2-mig-single"], "has MIG cards"),
+        (["--pods", "6,x"], "pods: '6,x' is not valid: use whole numbers of GiB"),
+    ],
+)
+def test_what_cannot_be_shown_is_said(short_path: Path, args: list[str], because: str) -> None:
+    told = demo(*args, scratch=short_path)
+    assert told.returncode == 1
+    assert because in told.stderr
+    assert list(short_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_kept_running_it_can_be_played_with_and_stopped(
+    short_path: Path, number: signal.Signals
+) -> None:
+    scratch = Path(tempfile.mkdtemp(dir=short_path))
+    argv = [str(BIN / "gpuslice"), "demo", "--keep"]
+    env = os.environ | {"TMPDIR": str(scratch), "COLUMNS": "200"}
+    with BackgroundProcess(argv, env=env, log=short_path / "log") as kept:
+        output = kept.wait_for_output("tail -f .*agent.log", timeout=60)
+        fault = re.search(r"\$ gpuslice-sim (fault \S+ xid 1 79)", output)
+        fill = re.search(r"\$ (env -i .*simcuda fill)", output)
+        assert fault
+        assert fill
+        subprocess.run([BIN / "gpuslice-sim", *fault[1].split()], check=True)
+        kept.wait_for_output("0 of 30 units allocatable")
+        filled = subprocess.run(["sh", "-c", fill[1]], capture_output=True, text=True, check=True)
+        assert '"error":"CUDA_ERROR_OUT_OF_MEMORY"' in filled.stdout.replace(": ", ":")
+        kept.send(number)
+        assert kept.wait() == 0
+    assert list(scratch.iterdir()) == []
+    assert processes_of(scratch) == []

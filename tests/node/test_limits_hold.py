@@ -1,0 +1,217 @@
+"""From the answer of Allocate to what a CUDA program can really use."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.kubelet import Container, Pod, StartError
+from gpuslice_sim.mps.launch import MpsDaemon
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+GIB = 1 << 30
+EXCLUSIVE_PROCESS = 3
+
+
+def set_compute_mode(rig: Rig, gpu: int, mode: int) -> None:
+    rig.node.set({f"gpu.{gpu}.compute_mode": mode})
+
+
+def exclusive(rig: Rig) -> None:
+    for gpu in rig.node.gpus():
+        set_compute_mode(rig, gpu.index, EXCLUSIVE_PROCESS)
+
+
+@pytest.fixture
+def daemon(rig: Rig) -> Iterator[MpsDaemon]:
+    exclusive(rig)
+    mps = MpsDaemon(rig.node, rig.pipe, rig.directory / "log")
+    mps.start()
+    yield mps
+    mps.stop()
+
+
+@pytest.mark.parametrize("driver", [535, 570, 590, 615])
+def test_a_client_is_held_to_its_slice_on_every_driver(make_rig: MakeRig, driver: int) -> None:
+    rig = make_rig("t4x2", driver=driver)
+    exclusive(rig)
+    with (
+        MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
+        rig.agent("--mps-pipe", str(rig.pipe)),
+    ):
+        rig.kubelet.wait_for(RESOURCE)
+        for units, sms in ((1, 2), (3, 8), (6, 16), (12, 32)):  # of 15 GiB and 40 SMs
+            pod = Pod(f"pod-{units}", [Container("main", {RESOURCE: units})])
+            rig.kubelet.admit(pod)
+            answer = rig.kubelet.start_container(pod, "main")
+            [device] = rig.simcuda(answer, "info")["devices"]
+            assert device["uuid"] == answer.envs["NVIDIA_VISIBLE_DEVICES"]
+            assert device["limit_bytes"] == units * GIB
+            assert device["sms"] == sms
+            used = rig.simcuda(answer, "fill")
+            assert used["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
+            assert used["total_bytes"] == units * GIB
+            rig.kubelet.remove(pod)
+
+
+def test_every_size_on_every_gpu_of_a_mixed_node(make_rig: MakeRig) -> None:
+    rig = make_rig("mixed")
+    exclusive(rig)
+    with (
+        MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
+        rig.agent("--mps-pipe", str(rig.pipe), "--memory-unit", "4GiB"),
+    ):
+        rig.kubelet.wait_for(RESOURCE)
+        seen = set()
+        for number in range(8):
+            pod = Pod(f"pod-{number}", [Container("main", {RESOURCE: 2})])
+            rig.kubelet.admit(pod)
+            answer = rig.kubelet.start_container(pod, "main")
+            info = rig.simcuda(answer, "info")
+            [device] = info["devices"]
+            # The limit names the container's own GPU and no other: an unknown one drops them all.
+            assert info["warnings"] == []
+            assert device["limit_bytes"] == 8 * GIB
+            seen.add(device["uuid"])
+        assert len(seen) > 1
+
+
+def test_a_client_cannot_raise_its_own_share_above_the_daemons(rig: Rig, daemon: MpsDaemon) -> None:
+    daemon.command("set_default_active_thread_percentage 50")
+    gpu = rig.node.gpus()[0].uuid
+    daemon.command(f"set_default_device_pinned_mem_limit {gpu} 4G")
+    daemon.command("set_default_device_pinned_mem_limit 0 4G")
+    with rig.agent("--mps-pipe", str(rig.pipe)):
+        rig.kubelet.wait_for(RESOURCE)
+        pod = Pod("p", [Container("main", {RESOURCE: 12})])
+        rig.kubelet.admit(pod)
+        answer = rig.kubelet.start_container(pod, "main")
+        assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == gpu
+        [device] = rig.simcuda(answer, "info")["devices"]
+        assert device["limit_bytes"] == 4 * GIB
+        assert device["sms"] == 20
+
+
+def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
+    rig: Rig, daemon: MpsDaemon
+) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        assert endpoint.options.pre_start_required
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        pod = Pod("p", [Container("main", {RESOURCE: 6})])
+        rig.kubelet.admit(pod)
+        rig.kubelet.start_container(pod, "main")
+        os.kill(daemon.pid, signal.SIGKILL)  # its socket stays behind
+        assert (rig.pipe / "control").exists()
+        with pytest.raises(StartError, match="its limits would not hold: no MPS control daemon"):
+            rig.kubelet.start_container(pod, "main")
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "all unhealthy")
+        assert "MPS does not answer: slices are unhealthy" in agent.output()
+        daemon.start()
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 30, "recovery")
+        answer = rig.kubelet.start_container(pod, "main")
+        assert rig.simcuda(answer, "info")["devices"][0]["limit_bytes"] == 6 * GIB
+
+
+def test_without_a_daemon_the_first_list_promises_nothing(rig: Rig) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe)):
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 0
+        assert rig.kubelet.capacity(RESOURCE) == 30
+
+
+def test_without_the_control_program_nothing_is_promised_either(rig: Rig) -> None:
+    (rig.node.bin / "nvidia-cuda-mps-control").unlink()
+    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 0
+        assert "nvidia-cuda-mps-control is not on PATH" in agent.output()
+
+
+def test_mps_that_is_out_of_sight_is_taken_for_granted_with_a_warning(rig: Rig) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        assert "MPS cannot be verified from here" in agent.output()
+
+
+def test_mps_that_is_in_sight_and_dead_is_not_taken_for_granted(
+    rig: Rig, daemon: MpsDaemon
+) -> None:
+    os.kill(daemon.pid, signal.SIGKILL)
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto"):
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 0
+
+
+def test_a_gpu_that_can_be_opened_beside_mps_is_reported(rig: Rig) -> None:
+    set_compute_mode(rig, 1, EXCLUSIVE_PROCESS)
+    uuid = rig.node.gpus()[0].uuid
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        output = agent.wait_for_output("would run without limits")
+        assert f"nvidia-smi -i {uuid} -c EXCLUSIVE_PROCESS" in output
+        assert output.count("would run without limits") == 1
+
+
+def test_a_process_that_misses_the_pipe_directory_cannot_open_the_gpu(
+    rig: Rig, daemon: MpsDaemon, tmp_path: Path
+) -> None:
+    del daemon
+    with rig.agent("--mps-pipe", str(rig.pipe)):
+        rig.kubelet.wait_for(RESOURCE)
+        pod = Pod("p", [Container("main", {RESOURCE: 6})])
+        rig.kubelet.admit(pod)
+        answer = rig.kubelet.start_container(pod, "main")
+        rig.simcuda(answer, "info")  # the server holds the GPU from the first client on
+        strays = rig.simcuda(answer, "info", CUDA_MPS_PIPE_DIRECTORY=str(tmp_path))
+        assert strays["error"] == "CUDA_ERROR_DEVICE_UNAVAILABLE"
+
+
+def test_a_gpu_that_mps_cannot_limit_is_not_offered(rig: Rig) -> None:
+    rig.node.set({"gpu.0.cc": "6.1"})
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.capacity(RESOURCE) == 15
+        agent.wait_for_output("left out a GPU index=0.*compute capability 6.1 is before Volta")
+
+
+def test_a_node_that_mps_cannot_limit_at_all_is_refused(rig: Rig) -> None:
+    rig.node.set({"gpu.0.cc": "6.1", "gpu.1.cc": "6.0"})
+    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+        assert agent.wait() == 1
+        assert "MPS can limit none of the 2 GPUs" in agent.output()
+
+
+@pytest.mark.parametrize(("driver", "clients"), [(570, 48), (590, 60)])
+def test_more_units_than_mps_serves_clients_are_pointed_out(
+    make_rig: MakeRig, driver: int, clients: int
+) -> None:
+    rig = make_rig("a100-80x8", driver=driver)
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        agent.wait_for_output(
+            f"more units than MPS serves clients.*units=80 clients={clients}", times=8
+        )
+
+
+def test_twenty_containers_starting_at_once_share_the_look_at_mps(
+    rig: Rig, daemon: MpsDaemon
+) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe)), ThreadPoolExecutor(20) as pool:
+        rig.kubelet.wait_for(RESOURCE)
+        pods = [Pod(f"pod-{n}", [Container("main", {RESOURCE: 1})]) for n in range(20)]
+        for pod in pods:
+            rig.kubelet.admit(pod)
+        before = len(daemon.commands())
+        answers = list(pool.map(lambda pod: rig.kubelet.start_container(pod, "main"), pods))
+        assert len(answers) == 20
+        assert len(daemon.commands()) - before < 8
