@@ -67,7 +67,10 @@ def stub_source(nvml: Path) -> str:
     written = "\n".join(path.read_text() for path in sorted(nvml.glob("*.c")))
     names = (nvml / "names.txt").read_text().split()
     missing = [name for name in names if f"{name}(" not in written]
-    lines = [f'__attribute__((visibility("default"))) int {name}(void) {{ return 3; }}' for name in missing]
+    lines = [
+        f'__attribute__((visibility("default"))) int {name}(void) {{ return 3; }}'
+        for name in missing
+    ]
     return "\n".join(lines) + "\n"
 
 

@@ -1,0 +1,117 @@
+/* What all parts of the driver library share: the lock, the state and the meaning of handles. */
+#ifndef SIM_NVML_LIBRARY_H
+#define SIM_NVML_LIBRARY_H
+
+#include <stdint.h>
+
+#include "api.h"
+#include "state.h"
+
+enum { MAX_GPUS = 64, WHOLE_GPU = -1 };
+
+/* A device handle, resolved: the record of a GPU, and of a MIG device on it or WHOLE_GPU. */
+struct device {
+    struct sim_state *state;
+    int gpu;
+    int mig;
+};
+
+/* Every entry point holds the library's one lock until it returns. */
+#define HOLD_LOCK __attribute__((cleanup(library_leave))) int held_ = 0
+
+#define WITH_LIBRARY(state)                                                                        \
+    HOLD_LOCK;                                                                                     \
+    struct sim_state *state;                                                                       \
+    do {                                                                                           \
+        int status_ = library_enter(&held_, &state);                                               \
+        if (status_ != NVML_SUCCESS)                                                               \
+            return status_;                                                                        \
+    } while (0)
+
+/* A GPU or a MIG device. */
+#define WITH_DEVICE(handle, name)                                                                  \
+    HOLD_LOCK;                                                                                     \
+    struct device name;                                                                            \
+    do {                                                                                           \
+        int status_ = library_enter_device(&held_, handle, &name);                                 \
+        if (status_ != NVML_SUCCESS)                                                               \
+            return status_;                                                                        \
+    } while (0)
+
+/* A GPU; what it is asked for does not exist per MIG device. */
+#define WITH_GPU(handle, name)                                                                     \
+    WITH_DEVICE(handle, name);                                                                     \
+    if (name.mig != WHOLE_GPU)                                                                     \
+    return NVML_NOT_SUPPORTED
+
+#define NEED(condition)                                                                            \
+    do {                                                                                           \
+        if (!(condition))                                                                          \
+            return NVML_INVALID_ARGUMENT;                                                          \
+    } while (0)
+
+int library_enter(int *held, struct sim_state **state);
+int library_enter_device(int *held, nvml_device handle, struct device *device);
+void library_leave(int *held);
+
+/* As library_enter, but also before nvmlInit. */
+int library_enter_uninitialized(int *held, struct sim_state **state);
+
+int library_init(void);
+int library_shutdown(void);
+
+/* For the wait, which must not keep others out: drops the lock, and takes it again. */
+void library_pause(void);
+void library_resume(void);
+int library_is_initialized(void);
+struct sim_state *library_state(void);
+
+/* Enumeration as it was at nvmlInit. */
+int library_count(void);
+int library_gpu_at(int index);
+int library_index_of(int gpu);
+int library_gpu_of(nvml_device handle); /* -1 if it is no handle of a GPU */
+nvml_device library_by_gpu(int gpu);
+nvml_device library_mig_handle(int gpu, const char *uuid);
+nvml_instance library_instance(int gpu, int gi, int ci);
+
+/* GPU and compute instances; ci is WHOLE_GPU for a GPU instance. */
+struct instance {
+    struct instance *next;
+    int gpu, gi, ci;
+};
+
+int library_enter_instance(int *held, nvml_instance handle, struct instance *instance,
+                           struct sim_state **state);
+
+#define WITH_INSTANCE(handle, name, state)                                                         \
+    HOLD_LOCK;                                                                                     \
+    struct instance name;                                                                          \
+    struct sim_state *state;                                                                       \
+    do {                                                                                           \
+        int status_ = library_enter_instance(&held_, handle, &name, &state);                       \
+        if (status_ != NVML_SUCCESS)                                                               \
+            return status_;                                                                        \
+    } while (0)
+
+/* GPU_IS_LOST if the GPU cannot be reached. */
+int gpu_status(const struct sim_state *state, int gpu);
+
+/* Values of a GPU record: gpu.<i>.<key>. */
+const char *gpu_text(const struct device *device, const char *key);
+int64_t gpu_number(const struct device *device, const char *key, int64_t fallback);
+int gpu_has(const struct device *device, const char *key);
+int gpu_arch(const struct device *device);
+int gpu_mig_enabled(const struct device *device);
+int driver_branch(const struct sim_state *state);
+
+/* Answers INSUFFICIENT_SIZE when the text does not fit. */
+int give_text(const char *text, char *out, unsigned length);
+
+/* Stores gpu.<i>.<key>=<value> for all processes; needs root, as with the real driver. */
+int gpu_set(const struct device *device, const char *key, int64_t value);
+
+/* An unsigned value of the record, NOT_SUPPORTED when the GPU has no such key. */
+int give_number(nvml_device handle, const char *key, unsigned *out);
+
+#endif

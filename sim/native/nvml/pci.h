@@ -1,0 +1,9 @@
+#ifndef SIM_NVML_PCI_H
+#define SIM_NVML_PCI_H
+
+#include "api.h"
+
+/* Fills in address and names from "00000000:3B:00.0"; the ids stay 0. */
+void pci_parse(const char *bus_id, struct pci_info_v3 *out);
+
+#endif

@@ -1,0 +1,3 @@
+from gpuslice_sim.cli import main
+
+main()

@@ -1,0 +1,229 @@
+"""A simulated node: making its directory, and typed access to it."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import shutil
+import sys
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuslice_sim import driver_root, profiles
+from gpuslice_sim.errors import SimError
+from gpuslice_sim.faults import Faults
+from gpuslice_sim.mig import MigProfile
+from gpuslice_sim.state import State, Value, render
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+DEFAULT_DRIVER = 570
+
+
+@dataclass(frozen=True)
+class SimMig:
+    """A MIG device."""
+
+    uuid: str
+    gi: int
+    ci: int
+    profile: MigProfile
+
+
+@dataclass(frozen=True)
+class SimGpu:
+    """A GPU as the state has it now; `index` is the number of its record."""
+
+    index: int
+    uuid: str
+    name: str
+    model: str
+    minor: int
+    pci: str
+    numa: int
+    cc: str
+    sms: int
+    memory_total_bytes: int
+    memory_reserved_bytes: int
+    compute_mode: int
+    present: bool
+    lost: bool
+    mig: tuple[SimMig, ...]
+
+
+class SimNode:
+    """The simulated node in a directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.absolute()
+        self.state = State(self.directory)
+
+    @classmethod
+    def open(cls, directory: Path) -> SimNode:
+        return cls(directory)
+
+    @property
+    def lib(self) -> Path:
+        return self.directory / "lib"
+
+    @property
+    def bin(self) -> Path:
+        return self.directory / "bin"
+
+    @property
+    def root(self) -> Path:
+        return self.directory / "root"
+
+    @property
+    def faults(self) -> Faults:
+        return Faults(self)
+
+    def gpus(self) -> list[SimGpu]:
+        values = self.state.values()
+        return [_gpu(values, index) for index in range(int(values["gpu.count"]))]
+
+    def gpu(self, which: int | str) -> SimGpu:
+        """By index, UUID, or a prefix of a UUID (with or without `GPU-`)."""
+        gpus = self.gpus()
+        if str(which).isdigit() and len(str(which)) < 4:
+            if int(which) < len(gpus):
+                return gpus[int(which)]
+            raise SimError(f"GPU {which} does not exist: this node has 0 to {len(gpus) - 1}")
+        wanted = str(which)
+        found = [
+            gpu
+            for gpu in gpus
+            if gpu.uuid.startswith(wanted) or gpu.uuid.removeprefix("GPU-").startswith(wanted)
+        ]
+        if len(found) == 1 and wanted:
+            return found[0]
+        known = ", ".join(gpu.uuid for gpu in gpus)
+        problem = "names several GPUs" if found else "names no GPU"
+        raise SimError(f"{wanted!r} {problem}: give an index or one of {known}")
+
+    def env(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
+        """The environment with which any program finds this node's driver."""
+        env = dict(os.environ if base is None else base)
+        for name, first in (("LD_LIBRARY_PATH", self.lib), ("PATH", self.bin)):
+            env[name] = os.pathsep.join(filter(None, (str(first), env.get(name))))
+        return env
+
+    def set(self, values: Mapping[str, Value]) -> None:
+        """Changes state keys directly, for what `faults` has no method for."""
+        self.state.override(values)
+
+    def refresh_root(self) -> None:
+        """Makes /proc, /sys and /dev of the driver root follow the state."""
+        driver_root.write_kernel_view(self.root, self.state.values())
+
+    def namespace_command(
+        self, argv: Sequence[str], *, device_plugins: Path | None = None
+    ) -> list[str]:
+        """A command that runs `argv` where this node's kernel view is in place; needs root."""
+        options = [] if device_plugins is None else ["--device-plugins", str(device_plugins)]
+        module = [sys.executable, "-I", "-m", "gpuslice_sim.namespace"]
+        return [*module, str(self.directory), *options, "--", *argv]
+
+
+def create(
+    directory: Path,
+    profile: str,
+    *,
+    driver: int = DEFAULT_DRIVER,
+    seed: int = 0,
+    force: bool = False,
+) -> SimNode:
+    """Lays out a node; equal arguments give equal GPUs. `force` replaces an existing node."""
+    keys = profiles.node_keys(profiles.find_profile(profile), profiles.find_driver(driver), seed)
+    directory = directory.absolute()
+    _make_room(directory, force=force)
+    for name in ("lib", "bin", "root", "state/procs"):
+        (directory / name).mkdir(parents=True, exist_ok=True)
+    (directory / "state" / "procs").chmod(0o1777)
+    for name in ("overrides", "events", "lock"):
+        (directory / "state" / name).touch()
+        (directory / "state" / name).chmod(0o666)
+    version = str(keys["driver.version"])
+    driver_root.install_library(_native(), directory / "lib", "libnvidia-ml", version)
+    _write_programs(directory)
+    driver_root.install(_native(), directory / "root", version, directory / "bin")
+    # The node exists once this file does: everything else is in place by then.
+    fresh = directory / "state" / ".node"
+    fresh.write_text(render(keys))
+    fresh.rename(directory / "state" / "node")
+    node = SimNode(directory)
+    node.refresh_root()
+    return node
+
+
+def _make_room(directory: Path, *, force: bool) -> None:
+    if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
+        return
+    if not (directory / "state" / "node").is_file():
+        raise SimError(f"{directory} exists and is no simulated node: choose an empty directory")
+    if not force:
+        raise SimError(f"{directory} already holds a node: --force replaces it, or choose another")
+    for name in ("state", "lib", "bin", "root"):
+        shutil.rmtree(directory / name, ignore_errors=True)
+
+
+def _native() -> Path:
+    return Path(str(files("gpuslice_sim") / "_native"))
+
+
+def _write_programs(directory: Path) -> None:
+    for program, module in (
+        ("nvidia-smi", "gpuslice_sim.smi"),
+        ("nvidia-cuda-mps-control", "gpuslice_sim.mps"),
+    ):
+        path = directory / "bin" / program
+        # Real callers start these with an empty environment, so nothing is left to look up.
+        path.write_text(
+            "#!/bin/sh\n"
+            f"GPUSLICE_SIM_NODE={shlex.quote(str(directory))}\n"
+            "export GPUSLICE_SIM_NODE\n"
+            f'exec {shlex.quote(sys.executable)} -I -m {module} "$@"\n'
+        )
+        path.chmod(0o755)
+    shutil.copy(_native() / "simcuda", directory / "bin" / "simcuda")
+
+
+def _gpu(values: Mapping[str, str], index: int) -> SimGpu:
+    def text(key: str, default: str = "") -> str:
+        return values.get(f"gpu.{index}.{key}", default)
+
+    return SimGpu(
+        index=index,
+        uuid=text("uuid"),
+        name=text("name"),
+        model=text("model"),
+        minor=int(text("minor", "0")),
+        pci=text("pci"),
+        numa=int(text("numa", "-1")),
+        cc=text("cc"),
+        sms=int(text("sms", "0")),
+        memory_total_bytes=int(text("memory.total", "0")),
+        memory_reserved_bytes=int(text("memory.reserved", "0")),
+        compute_mode=int(text("compute_mode", "0")),
+        present=text("present", "1") != "0",
+        lost=text("lost", "0") != "0",
+        mig=tuple(_mig(values, f"gpu.{index}.mig", j) for j in range(_mig_count(values, index))),
+    )
+
+
+def _mig_count(values: Mapping[str, str], index: int) -> int:
+    enabled = values.get(f"gpu.{index}.mig.mode") == "1"
+    return int(values.get(f"gpu.{index}.mig.count", "0")) if enabled else 0
+
+
+def _mig(values: Mapping[str, str], prefix: str, number: int) -> SimMig:
+    profile = int(values[f"{prefix}.{number}.profile"])
+    return SimMig(
+        uuid=values[f"{prefix}.{number}.uuid"],
+        gi=int(values[f"{prefix}.{number}.gi"]),
+        ci=int(values[f"{prefix}.{number}.ci"]),
+        profile=MigProfile.parse(profile, values[f"{prefix}.profile.{profile}"]),
+    )
