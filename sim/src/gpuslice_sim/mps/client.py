@@ -1,0 +1,107 @@
+"""What a server knows about one connected client."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from gpuslice_sim.mps.limits import multiprocessors, tighter
+from gpuslice_sim.mps.wire import LineBuffer
+
+if TYPE_CHECKING:
+    import socket
+
+    from gpuslice_sim.mps.devices import Device
+    from gpuslice_sim.mps.wire import Line
+
+
+class CudaError(Exception):
+    """A call that fails; `name` is the constant a CUDA program would see."""
+
+    def __init__(self, name: str, text: str = "") -> None:
+        super().__init__(f"{name}: {text}" if text else name)
+        self.name = name
+        self.text = text
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the daemon grants a client when it connects; later changes do not reach it."""
+
+    percentage: float
+    pinned: dict[str, int]
+    priority: int
+    partition_uuid: str | None = None
+    partition_sms: int = 0
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the client's own environment asks for."""
+
+    pinned: dict[str, int] = field(default_factory=dict)
+    drops_pinned: bool = False
+
+
+@dataclass(frozen=True)
+class Context:
+    device: Device
+    percentage: float
+    sms: int
+
+
+@dataclass
+class Client:
+    connection: socket.socket
+    token: int
+    pid: int
+    command: str
+    terms: Terms
+    wishes: Wishes = field(default_factory=Wishes)
+    buffer: LineBuffer = field(default_factory=LineBuffer)
+    contexts: dict[int, Context] = field(default_factory=dict)
+    allocated: dict[str, int] = field(default_factory=dict)
+    next_context: int = 0
+    error: str | None = None
+
+    def limit_bytes(self, device: Device) -> int | None:
+        """The tighter of server and client; both are gone if the client named a strange GPU."""
+        if self.wishes.drops_pinned or not device.has_limits:
+            return None
+        return tighter(self.terms.pinned.get(device.uuid), self.wishes.pinned.get(device.uuid))
+
+    def context_on(self, device: Device, wanted: float | None) -> Context:
+        if self.terms.partition_uuid is not None:
+            if device.uuid != self.terms.partition_uuid:
+                raise CudaError(
+                    "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION",
+                    f"CUDA_MPS_SM_PARTITION names a partition of {self.terms.partition_uuid}",
+                )
+            sms = self.terms.partition_sms
+            return Context(device, round(100 * sms / device.sms, 1), sms)
+        if not device.has_limits:
+            return Context(device, 100.0, device.sms)
+        percentage = min(self.terms.percentage, wanted or 100.0)
+        return Context(
+            device, percentage, multiprocessors(percentage, device.sms, device.sms_per_tpc)
+        )
+
+    def used_bytes(self, device: Device, context_bytes: int) -> int:
+        contexts = sum(context.device == device for context in self.contexts.values())
+        return contexts * context_bytes + self.allocated.get(device.uuid, 0)
+
+    def devices(self) -> list[Device]:
+        return list(dict.fromkeys(context.device for context in self.contexts.values()))
+
+    def share_on(self, device: Device) -> float:
+        shares = [each.percentage for each in self.contexts.values() if each.device == device]
+        return max(shares, default=0.0)
+
+
+def wishes_from(line: Line) -> Wishes:
+    """Reads `config limits=<uuid>:<bytes>,… dropped=0|1`."""
+    pinned = {}
+    for entry in filter(None, (line.get("limits") or "").split(",")):
+        uuid, _, limit = entry.rpartition(":")
+        pinned[uuid] = int(limit)
+    return Wishes(pinned, line.get("dropped") == "1")

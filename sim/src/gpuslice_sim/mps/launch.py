@@ -1,0 +1,146 @@
+"""Runs a control daemon of a simulated node, for tests and demos."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from gpuslice_sim.mps import cli
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from types import TracebackType
+
+    from gpuslice_sim.node import SimNode
+
+_PATIENCE_SECONDS = 20.0
+
+
+class MpsError(Exception):
+    """The daemon did not start, or refused a command."""
+
+
+class MpsDaemon:
+    """`nvidia-cuda-mps-control -d` of a node, started as NVIDIA's own programs start it:
+    with nothing in its environment but the two directories and what `env` adds."""
+
+    def __init__(
+        self,
+        node: SimNode,
+        pipe_directory: Path,
+        log_directory: Path,
+        *,
+        env: Mapping[str, str] | None = None,
+        multiuser: bool = False,
+        static_partitioning: bool = False,
+    ) -> None:
+        self.pipe_directory = pipe_directory
+        self.log_directory = log_directory
+        self.pid = 0
+        self._program = node.bin / "nvidia-cuda-mps-control"
+        self._record = node.bin.parent / "state" / "mps" / "commands.log"
+        self._env = dict(env or {})
+        self._options = ["-multiuser-server"] * multiuser + ["-S"] * static_partitioning
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        done = self.run("-d", *self._options)
+        if done.returncode:
+            raise MpsError(f"nvidia-cuda-mps-control -d: {(done.stdout + done.stderr).strip()}")
+        pid_file = self.pipe_directory / "nvidia-cuda-mps-control.pid"
+        self.pid = int(pid_file.read_text())
+
+    def stop(self) -> None:
+        """Quits the daemon; harmless if it is gone already."""
+        if not is_running(self.pid):
+            return
+        os.kill(self.pid, signal.SIGTERM)
+        wait_until_gone(self.pid)
+
+    def kill(self) -> None:
+        """As a crash: sockets and files stay behind."""
+        os.kill(self.pid, signal.SIGKILL)
+        wait_until_gone(self.pid)
+
+    def command(self, text: str) -> str:
+        """The output of a control command, without the final newline."""
+        return self._ask("command", text)
+
+    def inject_fault(self, uuid: str) -> None:
+        """A fatal fault on a GPU, as if a kernel of one of its clients had caused it."""
+        self._ask("fault", uuid)
+
+    def server_pid(self) -> int | None:
+        pids = self.command("get_server_list").split()
+        return int(pids[0]) if pids else None
+
+    def env(self) -> dict[str, str]:
+        """What a client needs to find this daemon."""
+        return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory)}
+
+    def commands(self) -> list[str]:
+        """Every command that a daemon of this pipe directory received, in order."""
+        if not self._record.exists():
+            return []
+        rows = (line.split("\t", 2) for line in self._record.read_text().splitlines())
+        return [text for pipe, _, text in rows if pipe == str(self.pipe_directory.absolute())]
+
+    def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
+        """The program itself, in the daemon's environment."""
+        directories = {
+            "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory),
+            "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
+        }
+        return subprocess.run(
+            [self._program, *arguments],
+            env=directories | self._env,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=_PATIENCE_SECONDS,
+        )
+
+    def _ask(self, verb: str, text: str) -> str:
+        field = {"command": "text", "fault": "device"}[verb]
+        try:
+            connection = cli.connect(self.pipe_directory)
+        except OSError as error:
+            raise MpsError(f"no MPS daemon answers at {self.pipe_directory}: {error}") from error
+        with connection, connection.makefile("rb") as answers:
+            status, output = cli.ask(connection, answers, verb, **{field: text})
+        if status:
+            raise MpsError(f"{text}: {output}")
+        return output
+
+
+def is_running(pid: int) -> bool:
+    """A zombie has ended, even if nobody has asked for its status."""
+    try:
+        stat = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return False
+    return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def wait_until_gone(pid: int) -> None:
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while is_running(pid):
+        if time.monotonic() > deadline:
+            raise MpsError(f"process {pid} does not end")
+        time.sleep(0.005)

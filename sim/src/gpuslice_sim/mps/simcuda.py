@@ -1,0 +1,122 @@
+"""Runs `simcuda`, the CUDA program of a simulated node, for tests and demos."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from types import TracebackType
+
+_PATIENCE_SECONDS = 30.0
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended; `report` is the JSON object it printed."""
+
+    status: int
+    report: dict[str, Any]
+
+    @property
+    def error(self) -> str | None:
+        error: str | None = self.report["error"]
+        return error
+
+    @property
+    def device(self) -> dict[str, Any]:
+        """The only device it used."""
+        [device] = self.report["devices"]
+        return dict(device)
+
+
+def run_client(
+    program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
+) -> Outcome:
+    """One run from start to end, with exactly this environment."""
+    done = subprocess.run(
+        [program, *arguments],
+        env=dict(env),
+        user=user,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=_PATIENCE_SECONDS,
+    )
+    if not done.stdout:
+        raise ValueError(f"simcuda {' '.join(arguments)}: {done.stderr.strip()}")
+    return Outcome(done.returncode, json.loads(done.stdout))
+
+
+class HeldClient:
+    """`simcuda hold`: keeps its contexts from `ready` until `stop` or the end of a `with`."""
+
+    def __init__(
+        self, program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
+    ) -> None:
+        self._process = subprocess.Popen(
+            [program, "hold", *arguments], env=dict(env), user=user, stdout=subprocess.PIPE
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        self._rest = b""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ready(self) -> dict[str, Any]:
+        """The report it prints once it has its contexts; raises if it got none."""
+        report = self.next_report()
+        if report["error"]:
+            raise ValueError(f"simcuda hold: {report['error']}: {report['message']}")
+        return report
+
+    def next_report(self, timeout: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+        """The next line of its output; TimeoutError if there is none."""
+        deadline = time.monotonic() + timeout
+        while b"\n" not in self._rest:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._output], [], [], left)[0]:
+                raise TimeoutError(f"simcuda {self.pid} printed nothing")
+            data = os.read(self._output, 65536)
+            if not data:
+                raise EOFError(f"simcuda {self.pid} ended without a report")
+            self._rest += data
+        line, _, self._rest = self._rest.partition(b"\n")
+        return dict(json.loads(line))
+
+    def wait(self) -> int:
+        return self._process.wait(_PATIENCE_SECONDS)
+
+    def stop(self) -> int:
+        """Ends it in order and returns its exit status."""
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        status = self.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        return status
+
+    def kill(self) -> None:
+        self._process.kill()
+        self.wait()
