@@ -41,6 +41,8 @@ CALLS = {"Allocate": 300, "GetPreferredAllocation": 300}
 # Messages of several MB: fewer calls give as steady a median.
 CALLS_WHEN_LARGE = {"Allocate": 300, "GetPreferredAllocation": 30}
 LARGE = 4000
+# Where plugins put their sockets, also those that cannot be told another place.
+DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 MARK = "<!-- bench/plugin.py -->"
 
 
@@ -165,7 +167,7 @@ def measure(contender: Contender, devices: int, directory: Path, figures: Figure
     }
     argv = [part.format(**values) for part in contender.command(devices, directory)]
     if contender.private_directory:
-        argv = node.namespace_command(argv, device_plugins=kubelet.directory)
+        argv = node.namespace_command(argv, {DEVICE_PLUGINS: kubelet.directory})
     with kubelet:
         began = time.perf_counter()
         with BackgroundProcess(

@@ -105,10 +105,11 @@ def show_command(directory: Directory) -> None:
 def run_command(
     directory: Directory,
     command: Annotated[list[str], typer.Argument(help="What to run.", show_default=False)],
-    device_plugins: Annotated[
-        Path | None,
+    bind: Annotated[
+        list[str] | None,
         typer.Option(
-            help="Directory to see as /var/lib/kubelet/device-plugins.", show_default=False
+            help="/PATH=DIRECTORY to see a directory at a path, which need not exist here.",
+            show_default=False,
         ),
     ] = None,
 ) -> None:
@@ -116,7 +117,7 @@ def run_command(
 
     The program stands after --: [bold]gpuslice-sim run DIR -- nvidia-ctk cdi generate[/bold]
     """
-    namespace.run(SimNode.open(directory), command, device_plugins)
+    namespace.run(SimNode.open(directory), command, namespace.parse_binds(bind or []))
 
 
 def main() -> None:

@@ -2,19 +2,20 @@
 
 NVIDIA's programs have fixed paths: /dev/nvidia*, /proc/driver/nvidia*, /sys/bus/pci/devices. This
 module puts the node's files there in a mount namespace of its own and then becomes the program, so
-signals and the exit status are the program's.
+signals and the exit status are the program's. Nothing changes for the rest of the machine.
 
-    python -m gpuslice_sim.namespace DIR [--device-plugins PATH] -- COMMAND...
+    python -m gpuslice_sim.namespace DIR [TARGET=SOURCE ...] -- COMMAND...
 """
 
 from __future__ import annotations
 
-import argparse
 import ctypes
 import os
 import stat
 import sys
 import tempfile
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatch
 from pathlib import Path
 
 from gpuslice_sim import driver_root
@@ -23,47 +24,69 @@ from gpuslice_sim.node import SimNode
 
 _CLONE_NEWNS = 0x20000
 _MS_NOSUID, _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 2, 0x1000, 0x2000, 0x4000, 1 << 18
-_KUBELET_PLUGINS = Path("/var/lib/kubelet/device-plugins")
 
 
-def run(node: SimNode, argv: list[str], device_plugins: Path | None = None) -> None:
-    """Replaces this process by `argv`; returns only by raising."""
+def run(node: SimNode, argv: Sequence[str], binds: Mapping[str, Path]) -> None:
+    """Replaces this process by `argv`; returns only by raising. See `enter` for `binds`."""
     if os.geteuid() != 0:
         raise SimError("a mount namespace needs root: run this with sudo or in a container as root")
     if not argv:
         raise SimError("no command given: write it after --")
-    enter(node, device_plugins)
+    enter(node, binds)
     try:
-        os.execvpe(argv[0], argv, node.env())
+        os.execvpe(argv[0], list(argv), node.env())
     except OSError as error:
         raise SimError(f"cannot run {argv[0]}: {error.strerror}") from error
 
 
-def enter(node: SimNode, device_plugins: Path | None = None) -> None:
-    """Moves this process into a mount namespace with the node's files in place."""
+def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
+    """Moves this process into a mount namespace with the node's files in place.
+
+    `binds` are more directories to see there: path -> directory of the machine. The path need not
+    exist on the machine, and is not made there.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) != 0:
         raise SimError(f"cannot make a mount namespace: {os.strerror(ctypes.get_errno())}")
     _mount(None, Path("/"), None, _MS_REC | _MS_PRIVATE)
-    _replace_dev(node)
+    # A new /dev with everything of the old one and the node's devices: the old stays as it is.
+    _replace(Path("/dev"), without="nvidia*")
+    driver_root.make_device_nodes(Path("/dev"), driver_root.device_nodes(node.state.values()))
     _mount(node.root / "proc" / "driver", Path("/proc/driver"), None, _MS_BIND)
     _bind_pci(node)
-    if device_plugins is not None:
-        device_plugins.mkdir(parents=True, exist_ok=True)
-        _KUBELET_PLUGINS.mkdir(parents=True, exist_ok=True)
-        _mount(device_plugins, _KUBELET_PLUGINS, None, _MS_BIND)
+    for target, source in sorted((binds or {}).items()):
+        source.mkdir(parents=True, exist_ok=True)
+        # Opened first: a new root may hide what lies below it.
+        descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY)
+        place = _existing(Path(target))
+        _mount(Path(f"/proc/self/fd/{descriptor}"), place, None, _MS_BIND)
+        os.close(descriptor)
 
 
-def _replace_dev(node: SimNode) -> None:
-    """A new /dev with everything of the old one and the node's devices: the old stays as it is."""
-    with tempfile.TemporaryDirectory() as place:
-        fresh = Path(place)
-        _mount(None, fresh, "tmpfs", _MS_NOSUID, "mode=755")
-        for old in Path("/dev").iterdir():
-            if not old.name.startswith("nvidia"):
-                _mirror(old, fresh / old.name)
-        driver_root.make_device_nodes(fresh, driver_root.device_nodes(node.state.values()))
-        _mount(fresh, Path("/dev"), None, _MS_MOVE)
+def _existing(target: Path) -> Path:
+    """The directory, made in a private copy of the nearest one that exists."""
+    target = target.resolve()
+    if target.is_dir():
+        return target
+    ancestor = next(parent for parent in target.parents if parent.is_dir())
+    _replace(ancestor)
+    target.mkdir(parents=True)
+    return target
+
+
+def _replace(directory: Path, without: str = "") -> None:
+    """Puts a writable directory in its place that shows all of it, save what is left out."""
+    fresh = Path(tempfile.mkdtemp())
+    _mount(None, fresh, "tmpfs", _MS_NOSUID, "mode=755")
+    for old in directory.iterdir():
+        if not fnmatch(old.name, without):
+            _mirror(old, fresh / old.name)
+    if directory == Path("/"):
+        os.chroot(fresh)
+        os.chdir("/")
+    else:
+        _mount(fresh, directory, None, _MS_MOVE)
+        fresh.rmdir()
 
 
 def _mirror(old: Path, new: Path) -> None:
@@ -103,15 +126,25 @@ def _mount(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m gpuslice_sim.namespace")
-    parser.add_argument("directory", type=Path)
-    parser.add_argument("--device-plugins", type=Path)
-    parser.add_argument("command", nargs="+")
-    options = parser.parse_args()
+    words = sys.argv[1:]
+    if "--" not in words or not words[0] or words[0] == "--":
+        sys.exit("usage: python -m gpuslice_sim.namespace DIR [TARGET=SOURCE ...] -- COMMAND...")
+    split = words.index("--")
+    directory, *pairs = words[:split]
     try:
-        run(SimNode.open(options.directory), options.command, options.device_plugins)
+        run(SimNode.open(Path(directory)), words[split + 1 :], parse_binds(pairs))
     except SimError as error:
         sys.exit(f"gpuslice-sim: {error}")
+
+
+def parse_binds(pairs: Sequence[str]) -> dict[str, Path]:
+    binds = {}
+    for pair in pairs:
+        target, equals, source = pair.partition("=")
+        if not (equals and source and target.startswith("/")):
+            raise SimError(f"{pair!r} is no bind: write /path/in/the/namespace=DIRECTORY")
+        binds[target] = Path(source)
+    return binds
 
 
 if __name__ == "__main__":

@@ -120,12 +120,15 @@ class SimNode:
         driver_root.write_kernel_view(self.root, self.state.values())
 
     def namespace_command(
-        self, argv: Sequence[str], *, device_plugins: Path | None = None
+        self, argv: Sequence[str], binds: Mapping[str, Path] | None = None
     ) -> list[str]:
-        """A command that runs `argv` where this node's kernel view is in place; needs root."""
-        options = [] if device_plugins is None else ["--device-plugins", str(device_plugins)]
+        """A command that runs `argv` where this node's kernel view is in place; needs root.
+
+        `binds`: directories of the machine that `argv` sees at other paths, by these paths.
+        """
+        pairs = [f"{target}={source}" for target, source in (binds or {}).items()]
         module = [sys.executable, "-I", "-m", "gpuslice_sim.namespace"]
-        return [*module, str(self.directory), *options, "--", *argv]
+        return [*module, str(self.directory), *pairs, "--", *argv]
 
 
 def create(

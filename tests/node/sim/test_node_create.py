@@ -212,9 +212,11 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     (plugins / "kubelet.sock").touch()
     script = (
         "ls /dev/nvidia? /var/lib/kubelet/device-plugins; cat /sys/bus/pci/devices/*/numa_node; "
-        "ls /proc/driver/nvidia/gpus; test -c /dev/null -a -c /dev/nvidiactl; nvidia-smi -L; exit 7"
+        "ls /proc/driver/nvidia/gpus; test -c /dev/null -a -c /dev/nvidiactl; nvidia-smi -L; "
+        "touch /no/such/place/file; echo $#; exit 7"
     )
-    command = node.namespace_command(["sh", "-c", script], device_plugins=plugins)
+    places = {"/var/lib/kubelet/device-plugins": plugins, "/no/such/place": tmp_path / "made"}
+    command = node.namespace_command(["sh", "-c", script, "--", "a", "--"], places)
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 7, done.stderr
     for minor in (0, 1, 3, 4):
@@ -223,6 +225,9 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     assert "0\n0\n1\n1\n" in done.stdout
     assert "0000:3b:00.0" in done.stdout
     assert done.stdout.count("UUID: GPU-") == 4
+    assert done.stdout.endswith("2\n")
+    assert (tmp_path / "made" / "file").exists()
+    assert not Path("/no").exists()
     assert sorted(path.name for path in Path("/dev").iterdir()) == before
 
 
