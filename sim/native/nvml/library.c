@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "locate.h"
@@ -289,9 +290,18 @@ int give_text(const char *text, char *out, unsigned length)
     return NVML_SUCCESS;
 }
 
+int may_administer(const struct sim_state *state)
+{
+    char path[PATH_MAX];
+    struct stat directory;
+    snprintf(path, sizeof path, "%s/state", sim_state_directory(state));
+    uid_t user = geteuid();
+    return user == 0 || (stat(path, &directory) == 0 && user == directory.st_uid);
+}
+
 int gpu_set(const struct device *device, const char *key, int64_t value)
 {
-    if (geteuid() != 0)
+    if (!may_administer(device->state))
         return NVML_NO_PERMISSION;
     char line[160];
     snprintf(line, sizeof line, "gpu.%d.%s=%lld\n", device->gpu, key, (long long)value);

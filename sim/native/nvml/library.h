@@ -108,7 +108,10 @@ int driver_branch(const struct sim_state *state);
 /* Answers INSUFFICIENT_SIZE when the text does not fit. */
 int give_text(const char *text, char *out, unsigned length);
 
-/* Stores gpu.<i>.<key>=<value> for all processes; needs root, as with the real driver. */
+/* Root, as with the real driver, or the user who made the node: nobody else administers it. */
+int may_administer(const struct sim_state *state);
+
+/* Stores gpu.<i>.<key>=<value> for all processes; needs an administrator. */
 int gpu_set(const struct device *device, const char *key, int64_t value);
 
 /* An unsigned value of the record, NOT_SUPPORTED when the GPU has no such key. */

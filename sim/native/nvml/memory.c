@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "library.h"
 #include "mig.h"
@@ -84,7 +83,7 @@ NVML_API nvmlDeviceSetMemoryLimits_v1(nvml_device handle, const struct memory_li
         return NVML_NOT_SUPPORTED;
     NEED(limits && limits->cgroup && *limits->cgroup && !strpbrk(limits->cgroup, "=\n"));
     NEED(limits->soft <= limits->hard);
-    if (geteuid() != 0)
+    if (!may_administer(device.state))
         return NVML_NO_PERMISSION;
     char line[4608];
     int length = snprintf(line, sizeof line, "gpu.%d.limits.%s=%llu %llu\n", device.gpu,
