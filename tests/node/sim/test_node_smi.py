@@ -11,8 +11,6 @@ from gpuslice_sim.node import SimNode
 
 from .conftest import MakeNode
 
-needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-
 
 def smi(node: SimNode, *arguments: str) -> tuple[int, str]:
     done = subprocess.run(
@@ -33,7 +31,6 @@ def test_the_list_has_the_real_format(make_node: MakeNode) -> None:
     assert smi(node, "-L") == (0, "\n".join(lines) + "\n")
 
 
-@needs_root
 def test_the_compute_mode_is_set_by_uuid_index_and_bus_id(make_node: MakeNode) -> None:
     node = make_node("t4x2")
     second = node.gpus()[1]
