@@ -263,6 +263,14 @@ def test_a_socket_directory_with_too_long_a_name_is_refused(make_rig: MakeRig) -
         assert "is longer than 107 bytes" in agent.output()
 
 
+def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> None:
+    rig.socket.mkdir()
+    with rig.agent() as agent:
+        assert agent.wait() == 1
+        assert f"the socket {rig.socket} cannot be made" in agent.output()
+        assert "Traceback" not in agent.output()
+
+
 def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
     """All of the directory is gone, as a tmpfs would be, and comes back with the kubelet."""
     with rig.agent():

@@ -137,12 +137,18 @@ class Endpoint:
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
         )
         server.add_generic_rpc_handlers((device_plugin_handler(self._resource, on_stream_end),))
-        self._socket.parent.mkdir(parents=True, exist_ok=True)
-        with _locked(self._socket.parent):
-            await self._refuse_if_served()
-            self._socket.unlink(missing_ok=True)
-            server.add_insecure_port(f"unix:{self._socket}")
-            await server.start()
+        try:
+            self._socket.parent.mkdir(parents=True, exist_ok=True)
+            with _locked(self._socket.parent):
+                await self._refuse_if_served()
+                self._socket.unlink(missing_ok=True)
+                server.add_insecure_port(f"unix:{self._socket}")
+                await server.start()
+        except (OSError, RuntimeError) as error:  # gRPC reports a failed bind as a RuntimeError
+            raise EndpointError(
+                f"the socket {self._socket} cannot be made ({error}): does the directory belong "
+                "to the kubelet, and may this process write there?"
+            ) from error
         return server
 
     async def _refuse_if_served(self) -> None:
