@@ -125,10 +125,40 @@ def test_memory_that_is_free_only_in_parts_is_refused_in_a_sentence(rig: Rig) ->
             rig.admit(8, "three")
         assert str(refused.value) == (
             "Allocate failed due to rpc error: code = FAILED_PRECONDITION desc = "
-            "aliyun.com/gpu-mem: no single GPU of this node has 8 GiB free: the free memory is "
-            "spread (5 GiB on GPU 0, 3 GiB on GPU 1) and a slice must lie on one GPU. "
+            "aliyun.com/gpu-mem: no single GPU of this node has 8 GiB free for this pod: it would "
+            "be spread (5 GiB on GPU 0, 3 GiB on GPU 1) and a slice must lie on one GPU. "
             "Ask for less, or wait until memory is freed"
         )
+
+
+@pytest.mark.parametrize("size", [0, -3, 1 << 30])
+def test_the_kubelet_always_gets_advice(rig: Rig, size: int) -> None:
+    """An error here would fail the admission of the pod."""
+    with rig.agent():
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        one, two = (gpu.uuid for gpu in rig.node.gpus())
+        request = api.PreferredAllocationRequest(
+            container_requests=[
+                api.ContainerPreferredAllocationRequest(
+                    available_deviceIDs=[f"{one}-_-0", "?", f"{two}-_-1"],
+                    must_include_deviceIDs=[f"{one}-_-0", f"{two}-_-1", "x"],
+                    allocation_size=size,
+                )
+            ]
+        )
+        reply = endpoint.call("GetPreferredAllocation", request, api.PreferredAllocationResponse)
+        [answer] = reply.container_responses
+        assert len(answer.deviceIDs) == (2 if size > 0 else 0)
+
+
+def test_an_absurdly_long_id_still_gets_a_sentence(rig: Rig) -> None:
+    with rig.agent():
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=["x" * 100_000])]
+        )
+        with pytest.raises(Exception, match="is not a memory unit of this node"):
+            endpoint.call("Allocate", request, api.AllocateResponse)
 
 
 def test_unknown_ids_are_refused_and_change_nothing(rig: Rig) -> None:
@@ -137,7 +167,7 @@ def test_unknown_ids_are_refused_and_change_nothing(rig: Rig) -> None:
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=["GPU-gone-_-3"])]
         )
-        with pytest.raises(Exception, match="GPU GPU-gone is gone or was cut differently"):
+        with pytest.raises(Exception, match="GPU 'GPU-gone' is gone or was cut differently"):
             endpoint.call("Allocate", request, api.AllocateResponse)
         assert rig.admit(1).response.envs["ALIYUN_COM_GPU_MEM_CONTAINER"] == "1"
         assert "refused an allocation" in agent.output()

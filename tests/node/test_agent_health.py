@@ -46,7 +46,7 @@ def test_an_application_error_leaves_the_gpu_healthy(rig: Rig) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         first, second = (gpu.uuid for gpu in rig.node.gpus())
-        for xid in (13, 31, 43, 45):
+        for xid in (13, 31, 43, 45, 68, 109):
             rig.node.faults.xid(0, xid)
         rig.node.faults.xid(1, 79)  # comes last, so the others have been seen by then
         rig.kubelet.wait_until(lambda: rig.healthy_units(second) == 0, "GPU 1 unhealthy")

@@ -74,6 +74,12 @@ def test_a_unit_may_have_any_size(rig: Rig, unit: str, per_gpu: int) -> None:
         assert rig.kubelet.capacity(RESOURCE) == 2 * per_gpu
 
 
+def test_the_reserve_is_kept_back_on_every_gpu(rig: Rig) -> None:
+    with rig.agent("--memory-reserve", "512MiB"):
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.capacity(RESOURCE) == 2 * 14
+
+
 def test_mib_units_pass_the_message_limit_by_short_ids(make_rig: MakeRig) -> None:
     rig = make_rig("a100-40x8")
     # Eight cards of 40960 MiB, 163,840 devices of 2 MiB: too many for long ids.
@@ -92,7 +98,7 @@ def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
     with rig.agent("--memory-unit", "MiB") as agent:
         assert agent.wait() == 1
         assert "memory unit MiB cuts this node into 655360 devices" in agent.output()
-        assert "Use a unit of at least 4MiB" in agent.output()
+        assert "Use a larger unit, for example 4MiB" in agent.output()
     assert rig.kubelet.registrations == 0
 
 

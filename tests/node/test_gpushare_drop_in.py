@@ -27,6 +27,7 @@ def test_the_command_of_a_daemonset_with_mps_serves_slices(rig: Rig) -> None:
             "ALIYUN_COM_GPU_MEM_POD": "3",
             "ALIYUN_COM_GPU_MEM_CONTAINER": "3",
             "ALIYUN_COM_GPU_MEM_DEV": "15",
+            "CUDA_VISIBLE_DEVICES": uuid,
             "CUDA_MPS_PIPE_DIRECTORY": str(rig.pipe),
             "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "20",
             "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{uuid}=3072M",

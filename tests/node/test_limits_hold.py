@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -10,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.agent.mps_guard import MpsGuard
+from gpuslice.config.settings import Settings
+from gpuslice.mps.control import MpsUnavailable
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import MpsDaemon
 
@@ -94,9 +99,14 @@ def test_a_client_cannot_raise_its_own_share_above_the_daemons(rig: Rig, daemon:
         rig.kubelet.admit(pod)
         answer = rig.kubelet.start_container(pod, "main")
         assert answer.envs["NVIDIA_VISIBLE_DEVICES"] == gpu
-        [device] = rig.simcuda(answer, "info")["devices"]
-        assert device["limit_bytes"] == 4 * GIB
-        assert device["sms"] == 20
+        wishes = {
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "100",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{gpu}=15G",
+        }
+        for more in ({}, wishes):
+            [device] = rig.simcuda(answer, "info", **more)["devices"]
+            assert device["limit_bytes"] == 4 * GIB
+            assert device["sms"] == 20
 
 
 def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
@@ -134,6 +144,65 @@ def test_without_the_control_program_nothing_is_promised_either(rig: Rig) -> Non
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 0
         assert "nvidia-cuda-mps-control is not on PATH" in agent.output()
+
+
+@pytest.mark.parametrize(
+    ("program", "because"),
+    [
+        (None, "cannot be run (Permission denied)"),
+        ("#!/bin/sh\nexit 3\n", "no MPS control daemon answers"),
+        # Stuck, with a child that keeps its output open.
+        ("#!/bin/sh\nsleep 100 &\nsleep 100\n", "did not answer"),
+    ],
+)
+def test_a_control_program_that_fails_in_any_way_promises_nothing(
+    rig: Rig, program: str | None, because: str
+) -> None:
+    path = rig.node.bin / "nvidia-cuda-mps-control"
+    if program is None:
+        path.chmod(0o644)
+    else:
+        path.write_text(program)
+    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        assert rig.kubelet.allocatable(RESOURCE) == 0
+        assert because in agent.output()
+        assert agent.stop() == 0
+
+
+def test_mps_that_was_seen_once_is_not_taken_for_granted_when_it_is_gone(
+    rig: Rig, daemon: MpsDaemon
+) -> None:
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto"):
+        rig.kubelet.wait_for(RESOURCE)
+        pod = Pod("p", [Container("main", {RESOURCE: 6})])
+        rig.kubelet.admit(pod)
+        rig.kubelet.start_container(pod, "main")
+        daemon.kill()
+        shutil.rmtree(rig.pipe)
+        with pytest.raises(StartError, match="its limits would not hold"):
+            rig.kubelet.start_container(pod, "main")
+
+
+def test_a_look_at_mps_that_was_called_off_vouches_for_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = tmp_path / "nvidia-cuda-mps-control"
+    program.write_text("#!/bin/sh\nsleep 0.5\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+
+    async def scenario() -> None:
+        guard = MpsGuard(Settings(mps_pipe="/x"))
+        first = asyncio.create_task(guard.require())
+        await asyncio.sleep(0.1)
+        second = asyncio.create_task(guard.require())
+        await asyncio.sleep(0.1)
+        first.cancel()
+        await second
+
+    with pytest.raises(MpsUnavailable):
+        asyncio.run(scenario())
 
 
 def test_mps_that_is_out_of_sight_is_taken_for_granted_with_a_warning(rig: Rig) -> None:

@@ -168,7 +168,7 @@ def test_a_program_past_the_daemon_finds_the_gpus_taken(share_node: ShareNode) -
 
 
 @pytest.mark.parametrize(("profile", "replicas"), [("t4x2", 4), ("a100-40x8", 10)])
-def test_what_the_plugin_answers_gives_a_program_its_slice(
+def test_what_the_plugin_answers_gives_a_program_its_slice_of_every_gpu(
     share_node: ShareNode, start_plugin: StartPlugin, profile: str, replicas: int
 ) -> None:
     shared = share_node(profile, replicas=replicas)
@@ -195,14 +195,23 @@ def test_what_the_plugin_answers_gives_a_program_its_slice(
         "/dev/shm": shared.place / "shm",
     }
     (shared.place / "shm").mkdir()  # in a pod, an init container mounts a tmpfs here
-    report = shared.cuda(dict(answer.envs), mounts(answer), "fill")
-    [device] = report["devices"]
-    limit = facts.CARDS[profile][1].memory_mib // replicas * MIB
-    assert report["mps"]
+    # One slice was allocated, but the daemon offers the node, and nothing narrows it: its users
+    # report that the container sees and uses every GPU (NVIDIA/k8s-device-plugin issue 1299).
+    seen = shared.cuda(dict(answer.envs), mounts(answer), "info")["devices"]
+    assert [device["uuid"] for device in seen] == [gpu.uuid for gpu in gpus]
+    for ordinal in (0, 1):
+        report = shared.cuda(dict(answer.envs), mounts(answer), "fill", "--device", str(ordinal))
+        [device] = report["devices"]
+        limit = facts.CARDS[profile][ordinal].memory_mib // replicas * MIB
+        assert report["mps"]
+        assert device["uuid"] == gpus[ordinal].uuid
+        assert device["limit_bytes"] == limit
+        assert device["thread_percentage"] == 100 // replicas
+        assert 0 < report["allocated_bytes"] <= limit
+
+    narrowed = {**answer.envs, "CUDA_VISIBLE_DEVICES": gpu.uuid}
+    [device] = shared.cuda(narrowed, mounts(answer), "info")["devices"]
     assert device["uuid"] == gpu.uuid
-    assert device["limit_bytes"] == limit
-    assert device["thread_percentage"] == 100 // replicas
-    assert 0 < report["allocated_bytes"] <= limit
 
 
 def test_the_plugin_does_not_register_without_the_daemon(

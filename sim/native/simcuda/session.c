@@ -22,7 +22,6 @@ static int send_wishes(struct session *session)
 
 static int choose_devices(struct session *session)
 {
-    keep_injected(&session->devices, session->local.state != NULL);
     keep_chosen(&session->devices);
     if (session->devices.count)
         return 0;
@@ -43,18 +42,28 @@ static int open_mps(struct session *session)
     return send_wishes(session);
 }
 
+static int open_local(struct session *session)
+{
+    local_devices(&session->local, &session->devices);
+    keep_injected(&session->devices);
+    session->context_bytes = local_context_bytes(&session->local);
+    return choose_devices(session);
+}
+
 int session_open(struct session *session)
 {
     memset(session, 0, sizeof *session);
+    session->mps.socket = -1;
     local_open(&session->local);
+    if (!has_gpus())
+        return fail(&session->failure, "CUDA_ERROR_NO_DEVICE",
+                    "the container was given no GPU: NVIDIA_VISIBLE_DEVICES is \"%s\" and there is "
+                    "no /dev/nvidiaN", getenv("NVIDIA_VISIBLE_DEVICES"));
     int connected = mps_connect(&session->mps, &session->devices, &session->failure);
-    if (connected != 0) {
-        session->uses_mps = true;
-        return connected < 0 ? -1 : open_mps(session);
-    }
-    local_devices(&session->local, &session->devices);
-    session->context_bytes = local_context_bytes(&session->local);
-    return choose_devices(session);
+    session->uses_mps = connected != 0;
+    if (connected < 0)
+        return -1;
+    return connected ? open_mps(session) : open_local(session);
 }
 
 void session_close(struct session *session)

@@ -27,20 +27,34 @@ int find_device(const struct device_list *devices, const char *key)
     return found;
 }
 
-static bool has_node(const struct device *device)
+static bool has_node(int minor)
 {
     char path[32];
-    snprintf(path, sizeof path, "/dev/nvidia%d", device->minor);
+    snprintf(path, sizeof path, "/dev/nvidia%d", minor);
     return access(path, F_OK) == 0;
 }
 
-static bool is_container(void)
+static bool has_any_node(void)
 {
-    struct device device = {0};
-    for (; device.minor < MAX_DEVICES; device.minor++)
-        if (has_node(&device))
+    for (int minor = 0; minor < MAX_DEVICES; minor++)
+        if (has_node(minor))
             return true;
     return false;
+}
+
+static bool is_void(const char *list)
+{
+    return list && strcmp(list, "void") == 0;
+}
+
+static bool is_nothing(const char *list)
+{
+    return list && (!*list || is_void(list) || strcmp(list, "none") == 0);
+}
+
+bool has_gpus(void)
+{
+    return !is_nothing(getenv("NVIDIA_VISIBLE_DEVICES")) || has_any_node();
 }
 
 /* NVIDIA_VISIBLE_DEVICES names GPUs by index or UUID, MIG devices by "gpu:mig" or UUID. */
@@ -55,24 +69,21 @@ static bool names(const char *list, const struct device *device)
     return false;
 }
 
-static bool is_injected(const char *list, const struct device *device, bool by_node)
+static bool is_injected(const char *list, const struct device *device)
 {
-    bool all = !list || strcmp(list, "all") == 0;
-    bool nothing = list && (!*list || strcmp(list, "void") == 0 || strcmp(list, "none") == 0);
-    if (by_node)
-        return has_node(device) && (all || nothing || names(list, device));
-    return !nothing && (all || names(list, device));
+    if (is_void(list))
+        return has_node(device->minor); /* CDI injects the nodes and leaves "void" behind */
+    if (is_nothing(list))
+        return false;
+    return !list || strcmp(list, "all") == 0 || names(list, device);
 }
 
-void keep_injected(struct device_list *devices, bool node_is_reachable)
+void keep_injected(struct device_list *devices)
 {
     const char *list = getenv("NVIDIA_VISIBLE_DEVICES");
-    /* CDI leaves "void" behind. A plain process on a machine with real GPUs has nodes as well. */
-    bool voided = list && strcmp(list, "void") == 0;
-    bool by_node = (!node_is_reachable || voided) && is_container();
     int kept = 0;
     for (int i = 0; i < devices->count; i++)
-        if (is_injected(list, &devices->items[i], by_node))
+        if (is_injected(list, &devices->items[i]))
             devices->items[kept++] = devices->items[i];
     devices->count = kept;
 }

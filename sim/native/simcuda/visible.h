@@ -5,10 +5,17 @@
 #include "cuda.h"
 
 /*
- * What the container runtime leaves of the devices. NVIDIA_VISIBLE_DEVICES decides for a plain
- * process; inside a container the /dev/nvidiaN nodes do, and the variable may narrow them.
+ * Whether the container runtime gave the process any GPU: one variable or one node will do.
+ * libcuda does not get as far as MPS without.
  */
-void keep_injected(struct device_list *devices, bool node_is_reachable);
+bool has_gpus(void);
+
+/*
+ * What the container runtime leaves of the node's devices: those of NVIDIA_VISIBLE_DEVICES, or
+ * those with a /dev/nvidiaN if it is "void". It does not bind a client of MPS, whose server opens
+ * the GPUs.
+ */
+void keep_injected(struct device_list *devices);
 
 /*
  * CUDA_VISIBLE_DEVICES: chooses and orders, and ends before the first entry that names nothing.

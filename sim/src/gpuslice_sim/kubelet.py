@@ -12,6 +12,7 @@ stream, a restart deletes every socket in the directory. The real kubelet remain
 
 from __future__ import annotations
 
+import contextlib
 import random
 import re
 import stat
@@ -126,8 +127,9 @@ class Kubelet:
         """Deletes all sockets in the directory, then serves, as the kubelet does when it starts."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
-            if stat.S_ISSOCK(path.stat(follow_symlinks=False).st_mode):
-                path.unlink()
+            with contextlib.suppress(FileNotFoundError):  # a plugin removes its own meanwhile
+                if stat.S_ISSOCK(path.stat(follow_symlinks=False).st_mode):
+                    path.unlink()
         registration = grpc.method_handlers_generic_handler(
             "v1beta1.Registration",
             {"Register": _unary(self._register, api.RegisterRequest, api.Empty)},

@@ -16,6 +16,11 @@ def announce(plan: Plan, inventory: Inventory) -> None:
         log.info("offering", gpu=gpu.minor, uuid=gpu.uuid, model=gpu.name, units=sliced.units)
     for left_out in inventory.left_out:
         log.warning("left out a GPU", index=left_out.index, reason=left_out.reason)
+    offered = {sliced.gpu.uuid for sliced in plan.offer.gpus}
+    for gpu in inventory.gpus:
+        if gpu.uuid not in offered and gpu not in plan.unlimitable:
+            reason = f"it is smaller than one unit of {plan.settings.memory_unit} and the reserve"
+            log.warning("left out a GPU", index=gpu.index, reason=reason)
     if plan.settings.mps_pipe is None:
         log.warning("MPS is off: memory is counted, but no container is held to its share")
     else:

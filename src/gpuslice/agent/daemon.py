@@ -7,7 +7,6 @@ import contextlib
 import signal
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum, auto
 from pathlib import Path
 
 from gpuslice.agent.announce import announce
@@ -40,19 +39,11 @@ def run_agent(load: Callable[[], Settings]) -> None:
         raise AgentError("; ".join(str(error) for error in _leaves(failures))) from None
 
 
-class _Wish(Enum):
-    """What the operator, or the agent itself, wants next."""
-
-    STOP = auto()
-    RELOAD = auto()
-
-
 @dataclass(frozen=True, slots=True)
 class _Served:
     """A resource that is being served."""
 
     settings: Settings
-    guard: MpsGuard
     slices: MemorySlices
     task: asyncio.Task[None]
 
@@ -60,7 +51,10 @@ class _Served:
 class Agent:
     def __init__(self, load: Callable[[], Settings]) -> None:
         self._load = load
-        self._wishes: asyncio.Queue[_Wish] = asyncio.Queue()
+        self._stop = asyncio.Event()
+        # Set, not counted: however many wishes come in while one is fulfilled, one more will do.
+        self._reload_wanted = asyncio.Event()
+        self._retry: asyncio.TimerHandle | None = None
 
     async def run(self) -> None:
         self._handle_signals()
@@ -69,43 +63,60 @@ class Agent:
         async with contextlib.AsyncExitStack() as stack:
             driver = Driver()
             stack.push_async_callback(driver.close)
-            inventory = await self._first_inventory(driver, settings)
-            if inventory is not None:
-                await self._serve(driver, settings, inventory)
+            work = asyncio.create_task(self._work(driver, settings))
+            stopping = asyncio.create_task(self._stop.wait())
+            await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
+            stopping.cancel()
+            work.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await work
         log.info("stopped")
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._wishes.put_nowait, _Wish.STOP)
-        loop.add_signal_handler(signal.SIGHUP, self._wishes.put_nowait, _Wish.RELOAD)
+            loop.add_signal_handler(number, self._stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
         loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
 
-    async def _first_inventory(self, driver: Driver, settings: Settings) -> Inventory | None:
-        """Waits for GPUs if the settings say so; None if asked to stop meanwhile."""
-        told = ""
-        while True:
-            try:
-                return await driver.enumerate()
-            except NoGpus as problem:
-                if settings.fail_on_init_error:
-                    raise AgentError(str(problem)) from problem
-                if str(problem) != told:
-                    told = str(problem)
-                    log.error("waiting for GPUs", reason=told, retry_seconds=_RETRY_SECONDS)
-            if await self._wish_within(_RETRY_SECONDS) is _Wish.STOP:
-                return None
-
-    async def _serve(self, driver: Driver, settings: Settings, inventory: Inventory) -> None:
+    async def _work(self, driver: Driver, settings: Settings) -> None:
+        settings, inventory = await self._first_inventory(driver, settings)
         try:
             plan = Plan.of(settings, inventory)
         except SlicingError as error:
             raise AgentError(str(error)) from error
         async with asyncio.TaskGroup() as tasks:
             served = await self._start(tasks, driver, plan, inventory)
-            while await self._wishes.get() is _Wish.RELOAD:
+            while await self._reload_wanted.wait():
+                self._reload_wanted.clear()
                 served = await self._reload(tasks, driver, served)
-            served.task.cancel()
+
+    async def _first_inventory(
+        self, driver: Driver, settings: Settings
+    ) -> tuple[Settings, Inventory]:
+        """Waits for GPUs if the settings say so, and hears of new settings meanwhile."""
+        told = ""
+        while True:
+            try:
+                return settings, await driver.enumerate()
+            except NoGpus as problem:
+                if settings.fail_on_init_error:
+                    raise AgentError(str(problem)) from problem
+                if str(problem) != told:
+                    told = str(problem)
+                    log.error("waiting for GPUs", reason=told, retry_seconds=_RETRY_SECONDS)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_RETRY_SECONDS):
+                    await self._reload_wanted.wait()
+                self._reload_wanted.clear()
+                settings = self._load_again(settings)
+
+    def _load_again(self, last_good: Settings) -> Settings:
+        try:
+            return self._load()
+        except ConfigError as error:
+            log.error("keeping the last good settings", reason=error)
+            return last_good
 
     async def _start(
         self, tasks: asyncio.TaskGroup, driver: Driver, plan: Plan, inventory: Inventory
@@ -124,30 +135,22 @@ class Agent:
                 parts.create_task(guard.watch(slices.refresh))
 
         await self._watch(driver, slices, plan, inventory)
-        return _Served(settings, guard, slices, tasks.create_task(serve()))
+        return _Served(settings, slices, tasks.create_task(serve()))
 
     async def _reload(self, tasks: asyncio.TaskGroup, driver: Driver, served: _Served) -> _Served:
         """Checks everything first; whatever is wrong leaves the last good settings in force."""
-        settings = served.settings
-        try:
-            settings = self._load()
-        except ConfigError as error:
-            log.error("keeping the last good settings", reason=error)
+        settings = self._load_again(served.settings)
         try:
             inventory = await driver.enumerate()
-        except NoGpus as problem:
-            log.error("no GPUs, trying again", reason=problem, retry_seconds=_RETRY_SECONDS)
+            plan = _plan(settings, served.settings, inventory)
+        except (NoGpus, SlicingError) as problem:
+            log.error("no GPUs to offer, trying again", reason=problem, seconds=_RETRY_SECONDS)
             served.slices.mark_unhealthy(None, str(problem))
-            asyncio.get_running_loop().call_later(
-                _RETRY_SECONDS, self._wishes.put_nowait, _Wish.RELOAD
-            )
+            self._reload_later()
             return served
-        try:
-            plan = Plan.of(settings, inventory)
-        except SlicingError as error:
-            log.error("keeping the last good settings", reason=error)
-            plan = Plan.of(served.settings, inventory)
         log.info("reloaded", **plan.settings.describe())
+        if plan.settings.memory_unit != served.settings.memory_unit:
+            log.warning("the memory unit changed: pods that run keep what they hold by the old one")
         if not _serves_alike(plan.settings, served.settings):
             served.task.cancel()
             await asyncio.wait([served.task])
@@ -155,6 +158,12 @@ class Agent:
         served.slices.replace_plan(plan)
         await self._watch(driver, served.slices, plan, inventory)
         return replace(served, settings=plan.settings)
+
+    def _reload_later(self) -> None:
+        if self._retry is not None:
+            self._retry.cancel()
+        loop = asyncio.get_running_loop()
+        self._retry = loop.call_later(_RETRY_SECONDS, self._reload_wanted.set)
 
     async def _watch(
         self, driver: Driver, slices: MemorySlices, plan: Plan, inventory: Inventory
@@ -169,12 +178,15 @@ class Agent:
 
         await driver.watch_health(inventory, report)
 
-    async def _wish_within(self, seconds: float) -> _Wish | None:
-        try:
-            async with asyncio.timeout(seconds):
-                return await self._wishes.get()
-        except TimeoutError:
-            return None
+
+def _plan(settings: Settings, last_good: Settings, inventory: Inventory) -> Plan:
+    try:
+        return Plan.of(settings, inventory)
+    except SlicingError as error:
+        if settings == last_good:
+            raise
+        log.error("keeping the last good settings", reason=error)
+        return Plan.of(last_good, inventory)
 
 
 def _mark(slices: MemorySlices, trouble: Trouble) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Callable
 
 from gpuslice.gpus.health import HealthWatch, Trouble
@@ -18,6 +20,8 @@ class Driver:
     """NVML enumerates at initialisation only, so every new look at the node opens it anew."""
 
     def __init__(self) -> None:
+        # A cancelled call goes on in its thread; the next one must not meet it half way.
+        self._one_at_a_time = threading.Lock()
         self._nvml: Nvml | None = None
         self._watch: HealthWatch | None = None
 
@@ -33,7 +37,11 @@ class Driver:
         await asyncio.to_thread(self._close)
 
     def _enumerate(self) -> Inventory:
-        self._close()
+        with self._one_at_a_time:
+            return self._open_and_read()
+
+    def _open_and_read(self) -> Inventory:
+        self._release()
         try:
             self._nvml = Nvml.open()
             inventory = read_inventory(self._nvml)
@@ -43,25 +51,33 @@ class Driver:
                 "installed, and does this container run with the nvidia runtime?"
             ) from error
         except NvmlError as error:
-            self._close()
+            self._release()
             raise NoGpus(f"the NVIDIA driver cannot list its GPUs ({error})") from error
         if not inventory.gpus:
-            self._close()
+            self._release()
             left_out = "; ".join(f"GPU {g.index}: {g.reason}" for g in inventory.left_out)
             raise NoGpus(f"this node has no GPU to slice ({left_out or 'NVML finds none'})")
         return inventory
 
     def _start_watch(self, inventory: Inventory, report: Callable[[Trouble], None]) -> None:
-        if self._nvml is None:
-            raise RuntimeError("enumerate first")
-        indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-        self._watch = HealthWatch(self._nvml, indices, report)
-        self._watch.start()
+        with self._one_at_a_time:
+            if self._nvml is None:
+                raise RuntimeError("enumerate first")
+            indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
+            self._watch = HealthWatch(self._nvml, indices, report)
+            self._watch.start()
 
     def _close(self) -> None:
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
-        if self._nvml is not None:
-            self._nvml.close()
-            self._nvml = None
+        with self._one_at_a_time:
+            self._release()
+
+    def _release(self) -> None:
+        watch, self._watch = self._watch, None
+        nvml, self._nvml = self._nvml, None
+        if watch is not None and not watch.stop():
+            return  # stuck inside the driver, which must stay open under it
+        if nvml is not None:
+            with contextlib.suppress(
+                NvmlError
+            ):  # a driver that fails to close is as good as closed
+                nvml.close()

@@ -23,7 +23,9 @@ class MpsGuard:
         self._pipe = settings.mps_pipe
         self._check = settings.mps_check
         self._trouble: MpsUnavailable | None = None
-        self._unverified = False
+        self._warned = False
+        # What has been seen once can be seen: from then on its silence means that it is gone.
+        self._seen_alive = False
         self._looking = asyncio.Lock()
         self._began = -math.inf
 
@@ -51,9 +53,10 @@ class MpsGuard:
         async with self._looking:
             if self._began >= asked:
                 return
-            self._began = clock()
-            before = self._trouble
+            began, before = clock(), self._trouble
             self._trouble = await self._answer(self._pipe)
+            # Only now: a look that was cancelled has shown nothing to those who wait for it.
+            self._began = began
         if before is None and self._trouble is not None:
             log.error("MPS does not answer: slices are unhealthy", reason=self._trouble)
         elif before is not None and self._trouble is None:
@@ -70,13 +73,14 @@ class MpsGuard:
             await ping(pipe)
         except MpsUnavailable as error:
             out_of_sight = isinstance(error, ControlProgramMissing) or not Path(pipe).exists()
-            if self._check is MpsCheck.AUTO and out_of_sight:
+            if self._check is MpsCheck.AUTO and out_of_sight and not self._seen_alive:
                 self._warn_once(error)
                 return None
             return error
+        self._seen_alive = True
         return None
 
     def _warn_once(self, error: MpsUnavailable) -> None:
-        if not self._unverified:
-            self._unverified = True
+        if not self._warned:
+            self._warned = True
             log.warning("MPS cannot be verified from here, taking it for granted", reason=error)

@@ -23,13 +23,14 @@ class Flags(_Section, frozen=True):
 
 class Mps(_Section, frozen=True):
     pipe_directory: str | None = None
-    check: Literal["require", "auto", "off"] | None = None
+    # YAML reads a bare `off` as false.
+    check: Literal["require", "auto", "off"] | bool | None = None
 
 
 class MemorySharing(_Section, frozen=True):
     resource: str | None = None
     unit: str | None = None
-    reserve: str | None = None
+    reserve: str | Literal[0] | None = None
     threads: Literal["proportional", "none"] | None = None
     mps: Mps = Mps()
 
@@ -51,19 +52,26 @@ class ConfigFile(_Section, frozen=True):
 
 def read_config_file(path: Path) -> ConfigFile:
     try:
-        text = path.read_text()
-    except OSError as error:
-        raise ConfigError(
-            "config-file", str(path), f"it cannot be read ({error.strerror})"
-        ) from error
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError("config-file", str(path), f"it cannot be read ({error})") from error
     try:
-        document = yaml.safe_load(text)
-    except yaml.YAMLError as error:
+        document = _without_empty_sections(yaml.safe_load(text))
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise ConfigError("config-file", str(path), f"it is not YAML: {error}") from error
     try:
-        return msgspec.convert(document if document is not None else {}, ConfigFile)
+        return msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
         raise ConfigError("config-file", str(path), _explain(str(error))) from error
+
+
+def _without_empty_sections(document: object) -> object:
+    """A section without any key (`sharing:`) says nothing, as does an empty file."""
+    if document is None:
+        return {}
+    if isinstance(document, dict):
+        return {k: _without_empty_sections(v) for k, v in document.items() if v is not None}
+    return document
 
 
 def _explain(message: str) -> str:

@@ -40,7 +40,7 @@ def load_settings(given: Given, defaults: Settings | None = None) -> Settings:
         memory_unit=_unit(given.memory_unit, base.memory_unit),
         memory_reserve_mib=_reserve(given.memory_reserve, base.memory_reserve_mib),
         threads=_threads(given.threads, base.threads),
-        # An empty directory name is how a flag or variable says "no MPS".
+        # An empty directory name is how a flag says "no MPS" against the file.
         mps_pipe=_or(given.mps_pipe, base.mps_pipe) or None,
         mps_check=_mps_check(given.mps_check, base.mps_check),
         health_checks=_or(given.health_checks, base.health_checks),
@@ -57,14 +57,16 @@ def _filled_from_file(given: Given) -> Given:
 
     file = read_config_file(Path(given.config_file))
     memory = file.sharing.memory
+    if memory.mps.check is True:
+        raise ConfigError("sharing.memory.mps.check", True, "choose one of require, auto, off")
     return replace(
         given,
         resource=_or(given.resource, memory.resource),
         memory_unit=_or(given.memory_unit, memory.unit),
-        memory_reserve=_or(given.memory_reserve, memory.reserve),
+        memory_reserve=_or(given.memory_reserve, "0" if memory.reserve == 0 else memory.reserve),
         threads=_or(given.threads, memory.threads),
         mps_pipe=_or(given.mps_pipe, memory.mps.pipe_directory),
-        mps_check=_or(given.mps_check, memory.mps.check),
+        mps_check=_or(given.mps_check, "off" if memory.mps.check is False else memory.mps.check),
         health_checks=_or(given.health_checks, file.health.enabled),
         fail_on_init_error=_or(given.fail_on_init_error, file.flags.fail_on_init_error),
     )

@@ -50,6 +50,11 @@ class Settings:
             raise ConfigError(
                 "kubelet-socket", self.kubelet_socket, f"use an absolute path, as {KUBELET_SOCKET}"
             )
+        _check_socket(
+            "kubelet-socket",
+            self.kubelet_socket,
+            Path(self.kubelet_socket).parent / self.plugin_socket,
+        )
 
     @property
     def plugin_socket(self) -> str:
@@ -94,11 +99,17 @@ def _check_pipe(pipe: str | None) -> None:
         raise ConfigError(
             "mps-pipe", pipe, "use an absolute path: it is mounted under the same name"
         )
-    socket_bytes = len(os.fsencode(Path(pipe) / "control"))
-    if socket_bytes > _LONGEST_SOCKET_PATH:
+    _check_socket("mps-pipe", pipe, Path(pipe) / "control")
+
+
+def _check_socket(field: str, value: str, socket: Path) -> None:
+    size = len(os.fsencode(socket))
+    if size > _LONGEST_SOCKET_PATH:
         raise ConfigError(
-            "mps-pipe",
-            pipe,
-            f"its control socket's path takes {socket_bytes} bytes and a socket may have "
-            f"{_LONGEST_SOCKET_PATH}; choose a shorter directory",
+            field,
+            value,
+            f"the socket {socket} has a path of {size} bytes and may have "
+            f"{_LONGEST_SOCKET_PATH}; choose a directory or resource with a shorter name",
         )
+    if "\0" in value:
+        raise ConfigError(field, value, "a path has no zero byte")

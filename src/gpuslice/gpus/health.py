@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 _WAIT_MS = 500
 # After an error of the wait itself, so that a broken driver does not become a busy loop.
 _PAUSE_SECONDS = 1.0
+# Waits end by themselves long before.
+_STUCK_SECONDS = 5.0
 # How often GPUs are asked whether they still answer: a lost one need not send an event.
 _PROBE_EVERY_WAITS = 10
 
@@ -54,12 +57,16 @@ class HealthWatch:
             self._register(uuid, index)
         self._thread.start()
 
-    def stop(self) -> None:
-        """Returns when the thread no longer uses the driver."""
+    def stop(self) -> bool:
+        """Returns whether the thread has left the driver; it may be stuck there for good."""
         self._stopping.set()
-        self._thread.join()
+        self._thread.join(_STUCK_SECONDS)
+        if self._thread.is_alive():
+            return False
         if self._events is not None:
-            self._events.close()
+            with contextlib.suppress(NvmlError):
+                self._events.close()
+        return True
 
     def _register(self, uuid: str, index: int) -> None:
         try:

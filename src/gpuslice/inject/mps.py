@@ -5,19 +5,17 @@ from __future__ import annotations
 from enum import Enum
 
 from gpuslice.kubelet.answer import ContainerAnswer, Mount
+from gpuslice.mps.capability import applies_uuid_keys
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.limits import Limits
-
-# Drivers of the 535 and 550 branches were seen not to apply limits keyed by UUID.
-_FIRST_BRANCH_WITH_UUID_KEYS = 560
 
 
 class LimitKey(Enum):
     """How a memory limit names its GPU.
 
     The UUID is right whatever the process sees. The ordinal counts what the process sees, which is
-    exactly one GPU; it is for drivers that do not apply UUID keys. Never both, never another GPU:
-    one entry that the process cannot resolve makes MPS drop every memory limit it has.
+    one GPU; it is for drivers that do not apply UUID keys. Never both, never another GPU: one entry
+    that the process cannot resolve makes MPS drop every memory limit it has.
     """
 
     UUID = "uuid"
@@ -25,14 +23,14 @@ class LimitKey(Enum):
 
     @classmethod
     def for_driver(cls, version: str) -> LimitKey:
-        branch = version.partition(".")[0]
-        old = branch.isdigit() and int(branch) < _FIRST_BRANCH_WITH_UUID_KEYS
-        return cls.ORDINAL if old else cls.UUID
+        return cls.UUID if applies_uuid_keys(version) else cls.ORDINAL
 
 
 def mps_client(gpu: Gpu, limits: Limits, pipe_directory: str, key: LimitKey) -> ContainerAnswer:
     device = gpu.uuid if key is LimitKey.UUID else "0"
     env = {
+        # Through MPS a process sees every GPU of the daemon, whatever its container was given.
+        "CUDA_VISIBLE_DEVICES": gpu.uuid,
         "CUDA_MPS_PIPE_DIRECTORY": pipe_directory,
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}={limits.memory_mib}M",
     }

@@ -6,14 +6,14 @@ import asyncio
 import contextlib
 import fcntl
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
-from gpuslice.kubelet.service import Resource, device_plugin_handler
+from gpuslice.kubelet.service import DevicePluginService, Resource, device_plugin_handler
 from gpuslice.kubelet.watch import watch_directory
 from gpuslice.kubelet.wire import API_VERSION
 from gpuslice.telemetry.logs import Logger
@@ -21,11 +21,12 @@ from gpuslice.telemetry.logs import Logger
 log = Logger(__name__)
 
 _PROBE_SECONDS = 2.0
+# For calls under way when serving ends.
+_FAREWELL_SECONDS = 1.0
 # The kubelet dials back within this call, for up to 10 s.
 _REGISTER_SECONDS = 15.0
 _FIRST_PAUSE_SECONDS = 0.1
 _LONGEST_PAUSE_SECONDS = 10.0
-_LONGEST_SOCKET_PATH = 107
 
 
 class EndpointError(Exception):
@@ -64,11 +65,6 @@ class Endpoint:
 
     async def run(self) -> None:
         """Until cancelled; then the socket is gone."""
-        if len(os.fsencode(self._socket)) > _LONGEST_SOCKET_PATH:
-            raise EndpointError(
-                f"the socket path {self._socket} is longer than {_LONGEST_SOCKET_PATH} bytes: "
-                "choose a kubelet socket in a directory with a shorter name"
-            )
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watch_directory(self._socket.parent, self._wake.set))
             await self._keep_serving()
@@ -76,43 +72,60 @@ class Endpoint:
     async def _keep_serving(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while True:
+            await self._directory_exists()
             began = asyncio.get_running_loop().time()
             ended = await self._serve_once()
             log.warning("serving anew", resource=self._resource.name, reason=ended.reason)
-            if ended.stream_of is None:
-                continue
             lasted = asyncio.get_running_loop().time() - began
             pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else _longer(pause)
-            await self._while_same_kubelet(ended.stream_of, pause)
+            if ended.stream_of is None or await self._is_replaced(ended.stream_of, within=pause):
+                pause = _FIRST_PAUSE_SECONDS
 
-    async def _while_same_kubelet(self, kubelet: _Identity, seconds: float) -> None:
+    async def _directory_exists(self) -> None:
+        """The kubelet makes it; one that we made would only hide a wrong path."""
+        told = False
+        while not self._socket.parent.is_dir():
+            if not told:
+                told = True
+                log.warning("waiting for the kubelet's directory", directory=self._socket.parent)
+            self._wake.clear()
+            await self._wake.wait()
+
+    async def _is_replaced(self, kubelet: _Identity, within: float) -> bool:
         """Pauses, as this kubelet would end the next stream as well; a new one might not."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
+        try:
+            async with asyncio.timeout(within):
                 while _identity(self._kubelet_socket) in (None, kubelet):
                     self._wake.clear()
                     await self._wake.wait()
+        except TimeoutError:
+            return False
+        return True
 
     async def _serve_once(self) -> _Ended:
         """Serves and registers, until there is a reason to begin again."""
-        stream_ended = asyncio.Event()
+        streams_ended = asyncio.Event()
 
-        def on_stream_end() -> None:
-            stream_ended.set()
+        def on_streams_end() -> None:
+            streams_ended.set()
             self._wake.set()
 
-        server = await self._listen(on_stream_end)
+        service = DevicePluginService(self._resource, on_streams_end)
+        server = await self._listen(service)
         own = _identity(self._socket)
         try:
-            return await self._stay_registered(own, stream_ended)
+            return await self._stay_registered(own, streams_ended)
         finally:
-            await server.stop(grace=None)
+            service.end_streams()
+            await server.stop(grace=_FAREWELL_SECONDS)
             if own is not None and _identity(self._socket) == own:
                 self._socket.unlink(missing_ok=True)
 
-    async def _stay_registered(self, own: _Identity | None, stream_ended: asyncio.Event) -> _Ended:
+    async def _stay_registered(self, own: _Identity | None, streams_ended: asyncio.Event) -> _Ended:
         registered_with = None
         pause = _FIRST_PAUSE_SECONDS
+        if _identity(self._kubelet_socket) is None:
+            log.warning("waiting for the kubelet", socket=self._kubelet_socket)
         while True:
             self._wake.clear()
             kubelet = _identity(self._kubelet_socket)
@@ -120,7 +133,7 @@ class Endpoint:
                 return _Ended("the plugin's socket was removed")
             if registered_with is not None and kubelet not in (None, registered_with):
                 return _Ended("the kubelet restarted")
-            if registered_with is not None and stream_ended.is_set():
+            if registered_with is not None and streams_ended.is_set():
                 return _Ended("the kubelet ended the device stream", registered_with)
             if registered_with is None and kubelet is not None:
                 if await self._register():
@@ -131,15 +144,14 @@ class Endpoint:
                 async with asyncio.timeout(None if registered_with else pause):
                     await self._wake.wait()
 
-    async def _listen(self, on_stream_end: Callable[[], None]) -> grpc.aio.Server:
+    async def _listen(self, service: DevicePluginService) -> grpc.aio.Server:
         server = grpc.aio.server(
             # GetPreferredAllocation carries every free device id.
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
         )
-        server.add_generic_rpc_handlers((device_plugin_handler(self._resource, on_stream_end),))
+        server.add_generic_rpc_handlers((device_plugin_handler(service),))
         try:
-            self._socket.parent.mkdir(parents=True, exist_ok=True)
-            with _locked(self._socket.parent):
+            async with _locked(self._socket.parent):
                 await self._refuse_if_served()
                 self._socket.unlink(missing_ok=True)
                 server.add_insecure_port(f"unix:{self._socket}")
@@ -223,12 +235,17 @@ def _identity(path: Path) -> _Identity | None:
     return status.st_dev, status.st_ino, status.st_ctime_ns
 
 
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[None]:
+@contextlib.asynccontextmanager
+async def _locked(directory: Path) -> AsyncIterator[None]:
     """One process at a time looks for a living socket and puts its own in place."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
         yield
     finally:
         os.close(descriptor)

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+_NOTHING = object()
 
 
 class Latest(Generic[T]):
@@ -28,12 +29,19 @@ class Latest(Generic[T]):
         if value == self._value:
             return
         self._value = value
+        self.wake()
+
+    def wake(self) -> None:
+        """Lets followers look whether they should go on."""
         replaced, self._replaced = self._replaced, asyncio.Event()
         replaced.set()
 
-    async def follow(self) -> AsyncIterator[T]:
+    async def follow(self, until: Callable[[], bool] = lambda: False) -> AsyncIterator[T]:
         """Yields the present value, then every newer one that is still the newest when read."""
-        while True:
+        seen: object = _NOTHING
+        while not until():
             replaced = self._replaced
-            yield self._value
+            if self._value is not seen:
+                seen = self._value
+                yield self._value
             await replaced.wait()

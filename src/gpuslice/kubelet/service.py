@@ -51,10 +51,7 @@ class Resource(Protocol):
         ...
 
 
-def device_plugin_handler(
-    resource: Resource, stream_ended: Callable[[], None]
-) -> grpc.GenericRpcHandler:
-    service = _Service(resource, stream_ended)
+def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(
         "v1beta1.DevicePlugin",
         {
@@ -84,10 +81,19 @@ def device_plugin_handler(
     )
 
 
-class _Service:
-    def __init__(self, resource: Resource, stream_ended: Callable[[], None]) -> None:
+class DevicePluginService:
+    """`streams_ended` is called when the last open device stream has ended."""
+
+    def __init__(self, resource: Resource, streams_ended: Callable[[], None]) -> None:
         self._resource = resource
-        self._stream_ended = stream_ended
+        self._streams_ended = streams_ended
+        self._streams = 0
+        self._closing = False
+
+    def end_streams(self) -> None:
+        """Lets every open stream end in good order."""
+        self._closing = True
+        self._resource.devices.wake()
 
     async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         del request, context
@@ -98,12 +104,15 @@ class _Service:
 
     async def list_and_watch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:
         del request, context
+        self._streams += 1
         try:
-            async for devices in self._resource.devices.follow():
+            async for devices in self._resource.devices.follow(until=lambda: self._closing):
                 log.debug("sending the device list", bytes=len(devices))
                 yield devices
         finally:
-            self._stream_ended()
+            self._streams -= 1
+            if self._streams == 0:
+                self._streams_ended()
 
     async def prefer(
         self, request: api.PreferredAllocationRequest, context: Context

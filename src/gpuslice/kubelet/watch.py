@@ -14,12 +14,12 @@ log = Logger(__name__)
 
 # A look without any event, for what inotify does not see: a directory mounted over this one.
 _LOOK_ANYWAY_MS = 5_000
-_RETRY_SECONDS = 1.0
+_POLL_SECONDS = 0.5
 
 
 async def watch_directory(directory: Path, changed: Callable[[], None]) -> None:
-    """Calls `changed` after every change in the directory, also while it is missing at first."""
-    missing = False
+    """Calls `changed` after every change in the directory; polls where it cannot be watched."""
+    told = ""
     while True:
         try:
             async for _ in awatch(
@@ -31,15 +31,13 @@ async def watch_directory(directory: Path, changed: Callable[[], None]) -> None:
                 rust_timeout=_LOOK_ANYWAY_MS,
                 yield_on_timeout=True,
             ):
+                told = ""
                 changed()
                 if not directory.exists():
                     break
-        except FileNotFoundError:
-            pass
-        if not missing:
-            missing = True
-            log.warning("the kubelet's plugin directory is missing, waiting", directory=directory)
-        await asyncio.sleep(_RETRY_SECONDS)
-        if directory.exists():
-            missing = False
-            changed()
+        except (OSError, RuntimeError) as error:  # missing, or no inotify instance is left
+            if str(error) != told:
+                told = str(error)
+                log.warning("polling the kubelet's directory", directory=directory, reason=told)
+        await asyncio.sleep(_POLL_SECONDS)
+        changed()

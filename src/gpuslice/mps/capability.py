@@ -6,6 +6,8 @@ from gpuslice.slicing.gpu import Gpu
 
 _VOLTA = (7, 0)
 _FIRST_BRANCH_WITH_60_CLIENTS = 590
+# Drivers of the 535 and 550 branches were seen not to apply limits keyed by UUID.
+_FIRST_BRANCH_WITH_UUID_KEYS = 560
 
 
 def can_limit(gpu: Gpu) -> bool:
@@ -15,6 +17,16 @@ def can_limit(gpu: Gpu) -> bool:
 
 def most_clients(driver_version: str) -> int:
     """CUDA contexts that MPS serves per GPU (Volta and newer) at its default settings."""
-    branch = driver_version.partition(".")[0]
-    new = branch.isdigit() and int(branch) >= _FIRST_BRANCH_WITH_60_CLIENTS
-    return 60 if new else 48
+    branch = _branch(driver_version)
+    return 60 if branch is not None and branch >= _FIRST_BRANCH_WITH_60_CLIENTS else 48
+
+
+def applies_uuid_keys(driver_version: str) -> bool:
+    """Whether a memory limit may name its GPU by UUID."""
+    branch = _branch(driver_version)
+    return branch is None or branch >= _FIRST_BRANCH_WITH_UUID_KEYS
+
+
+def _branch(driver_version: str) -> int | None:
+    text = driver_version.partition(".")[0]
+    return int(text) if text.isascii() and text.isdigit() else None

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import signal
 
 _PROGRAM = "nvidia-cuda-mps-control"
 _TIMEOUT_SECONDS = 5.0
@@ -31,11 +33,14 @@ async def command(pipe_directory: str, line: str) -> str:
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
             env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe_directory},
+            start_new_session=True,
         )
     except FileNotFoundError as error:
         raise ControlProgramMissing(
             f"{_PROGRAM} is not on PATH: give the agent the driver's compute programs"
         ) from error
+    except OSError as error:
+        raise MpsUnavailable(f"{_PROGRAM} cannot be run ({error.strerror})") from error
     try:
         async with asyncio.timeout(_TIMEOUT_SECONDS):
             output, _ = await process.communicate(f"{line}\n".encode())
@@ -46,8 +51,7 @@ async def command(pipe_directory: str, line: str) -> str:
         ) from None
     finally:
         if process.returncode is None:
-            process.kill()
-            await process.wait()
+            _kill(process)
     text = output.decode(errors="replace").strip()
     if process.returncode != 0:
         raise MpsUnavailable(
@@ -55,3 +59,9 @@ async def command(pipe_directory: str, line: str) -> str:
             f"start it with CUDA_MPS_PIPE_DIRECTORY={pipe_directory} {_PROGRAM} -d"
         )
     return text
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """With all that it started. Not waited for: it may be stuck in the driver."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)

@@ -19,6 +19,7 @@ def choose_units(
     a reason the user can read.
     """
     owners = offer.owners
+    size = max(size, 0)
     chosen = [device_id for device_id in must_include if device_id in owners][:size]
     # One look-up per id: with small units there are tens of thousands of them.
     positions = [*map(owners.get, available)]

@@ -12,6 +12,8 @@ from gpuslice.slicing.ids import split_unit_id
 from gpuslice.slicing.offer import Offer
 from gpuslice.slicing.units import MemoryUnit
 
+_LONGEST_SHOWN = 80
+
 
 @dataclass(frozen=True, slots=True)
 class Grant:
@@ -33,7 +35,7 @@ def grant(offer: Offer, ids: Sequence[str]) -> Grant:
         raise GrantRefused("the request names no device ids")
     if len(set(ids)) != len(ids):
         twice, _ = Counter(ids).most_common(1)[0]
-        raise GrantRefused(f"device id {twice!r} is named more than once")
+        raise GrantRefused(f"device id {_shown(twice)} is named more than once")
     owners = Counter(_owner(offer, device_id) for device_id in ids)
     if len(owners) > 1:
         raise GrantRefused(_spans(offer, owners))
@@ -48,14 +50,20 @@ def _owner(offer: Offer, device_id: str) -> int:
     named = split_unit_id(device_id)
     if named is None:
         raise GrantRefused(
-            f"device id {device_id!r} is not a memory unit of this node "
+            f"device id {_shown(device_id)} is not a memory unit of this node "
             "(expected <GPU UUID>-_-<unit> or <minor number>-<unit>)"
         )
     raise GrantRefused(
-        f"device id {device_id!r} is unknown: GPU {named[0]} is gone or was cut differently "
-        f"(this node now offers {offer.units} units of {offer.unit} on {len(offer.gpus)} GPUs). "
+        f"device id {_shown(device_id)} is unknown: GPU {_shown(named[0])} is gone or was cut "
+        f"differently (this node now offers {offer.units} units of {offer.unit} on "
+        f"{len(offer.gpus)} GPUs). "
         "Delete the pod so that it is placed anew"
     )
+
+
+def _shown(text: str) -> str:
+    """Ids come from outside: an answer must stay short enough to be delivered."""
+    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
 
 
 def _spans(offer: Offer, owners: Counter[int]) -> str:
@@ -65,6 +73,6 @@ def _spans(offer: Offer, owners: Counter[int]) -> str:
     )
     total = offer.unit.describe(owners.total())
     return (
-        f"no single GPU of this node has {total} free: the free memory is spread ({parts}) "
+        f"no single GPU of this node has {total} free for this pod: it would be spread ({parts}) "
         "and a slice must lie on one GPU. Ask for less, or wait until memory is freed"
     )

@@ -27,8 +27,5 @@ def limits_of(grant: Grant, share: ThreadShare) -> Limits:
 
 
 def threads_percent(units: int, gpu_units: int) -> int:
-    """Rounded down so that shares never sum to more than the GPU, but never to 0.
-
-    MPS accepts 1 to 100; a 0 would leave the smallest slice without any limit.
-    """
+    """Rounded down, but never to 0: MPS accepts 1 to 100, and a 0 would be no limit at all."""
     return min(100, max(1, 100 * units // gpu_units))

@@ -59,7 +59,7 @@ def cut(gpus: Iterable[Gpu], unit: MemoryUnit, *, reserve_mib: int = 0) -> Offer
     raise TooManyDevices(
         f"memory unit {unit} cuts this node into {offer.units} devices: their list takes "
         f"{message_bytes(offer)} bytes and the kubelet accepts {MESSAGE_LIMIT_BYTES}. "
-        f"Use a unit of at least {_smallest_unit(counted, unit, reserve_mib)}"
+        f"Use a larger unit, for example {_unit_that_fits(counted, unit, reserve_mib)}"
     )
 
 
@@ -84,7 +84,7 @@ def _varint_bytes(value: int) -> int:
     return max(1, (value.bit_length() + 6) // 7)
 
 
-def _smallest_unit(
+def _unit_that_fits(
     counted: list[tuple[Gpu, int]], unit: MemoryUnit, reserve_mib: int
 ) -> MemoryUnit:
     """The first doubling of the unit that fits."""

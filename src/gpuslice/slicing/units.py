@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from gpuslice.slicing.errors import SlicingError
 
 _MIB_PER = {"MiB": 1, "Mi": 1, "GiB": 1024, "Gi": 1024}
-_SIZE = re.compile(r"(?P<count>[0-9]*)\s*(?P<unit>MiB|Mi|GiB|Gi)")
+_SIZE = re.compile(r"(?P<count>[0-9]{0,9})\s*(?P<unit>MiB|Mi|GiB|Gi)")
 
 
 @dataclass(frozen=True, slots=True)

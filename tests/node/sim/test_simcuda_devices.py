@@ -112,23 +112,52 @@ def test_a_gpu_lost_in_use_fails_the_process(rig: MpsRig) -> None:
         assert client.wait() == 2
 
 
-def test_the_runtimes_variable_decides_what_a_plain_process_sees(rig: MpsRig) -> None:
+def test_without_mps_the_runtimes_variable_decides(rig: MpsRig) -> None:
     first, second = rig.uuids
-    with rig.daemon() as daemon:
-        for base in ({}, daemon.env()):
-            for value, expected in (
-                ("all", [first, second]),
-                (second, [second]),
-                ("1", [second]),
-                ("0,1", [first, second]),
-                (f"{second},{first}", [first, second]),
+    for value, expected in (
+        ("all", [first, second]),
+        (second, [second]),
+        ("1", [second]),
+        ("0,1", [first, second]),
+        (f"{second},{first}", [first, second]),
+        ("GPU-unknown", []),
+        ("none", []),
+        ("void", []),
+        ("", []),
+    ):
+        assert seen(rig, NVIDIA_VISIBLE_DEVICES=value) == expected, value
+
+
+def test_a_client_sees_every_gpu_of_its_server_unless_cuda_visible_devices_narrows_it(
+    rig: MpsRig,
+) -> None:
+    first, second = rig.uuids
+    with rig.daemon(env={"CUDA_VISIBLE_DEVICES": "1,0"}) as daemon:
+        for given in ("all", first, "1", "GPU-unknown"):
+            env = {**daemon.env(), "NVIDIA_VISIBLE_DEVICES": given}
+            assert seen(rig, **env) == [second, first], given
+            for chosen, expected in (
+                ("0", [second]),
+                ("1", [first]),
+                ("1,0", [first, second]),
+                (first, [first]),
+                (second[:10], [second]),
                 ("GPU-unknown", []),
-                ("none", []),
-                ("void", []),
                 ("", []),
             ):
-                env = {**base, "NVIDIA_VISIBLE_DEVICES": value}
-                assert seen(rig, **env) == expected, value
+                assert seen(rig, CUDA_VISIBLE_DEVICES=chosen, **env) == expected, chosen
+        outside = {"NVIDIA_VISIBLE_DEVICES": second}
+        used = rig.run("alloc", "1GiB", "--device", "1", daemon=daemon, env=outside)
+        assert used.device["uuid"] == first
+
+
+@pytest.mark.parametrize("value", ["none", "void", ""])
+def test_a_client_without_any_gpu_does_not_get_as_far_as_mps(rig: MpsRig, value: str) -> None:
+    with rig.daemon() as daemon:
+        outcome = rig.run("info", daemon=daemon, env={"NVIDIA_VISIBLE_DEVICES": value})
+        assert (outcome.status, outcome.error) == (2, "CUDA_ERROR_NO_DEVICE")
+        assert f'NVIDIA_VISIBLE_DEVICES is "{value}"' in outcome.report["message"]
+        assert daemon.server_pid() is None
 
 
 def test_cuda_visible_devices_chooses_and_orders(rig: MpsRig) -> None:
@@ -217,7 +246,7 @@ def test_in_a_container_the_server_tells_everything(rig: MpsRig) -> None:
         daemon.command("set_default_active_thread_percentage 50")
         daemon.command("set_default_device_pinned_mem_limit 0 2G")
         root = jail(rig, daemon)
-        env = {"NVIDIA_VISIBLE_DEVICES": rig.uuids[0]}
+        env = {"NVIDIA_VISIBLE_DEVICES": rig.uuids[0], "CUDA_VISIBLE_DEVICES": rig.uuids[0]}
         filled = enter(root, env, "fill", user=65534)
         assert filled["total_bytes"] == 2 * GIB
         [device] = enter(root, env, "info", user=65534)["devices"]
@@ -232,22 +261,35 @@ def test_in_a_container_the_server_tells_everything(rig: MpsRig) -> None:
 @pytest.mark.parametrize(
     ("nodes", "variable", "expected"),
     [
-        ((1,), None, [1]),
-        ((1,), "void", [1]),  # CDI injects the nodes and leaves this behind
-        ((0, 1), "1", [1]),
-        ((0, 1), "all", [0, 1]),
-        ((), "1", [1]),
+        ((1,), None, [0, 1]),
+        ((1,), "void", [0, 1]),  # CDI injects the nodes and leaves this behind
+        ((1,), "none", [0, 1]),
+        ((1,), "1", [0, 1]),
+        ((), "1", [0, 1]),
+        ((), None, [0, 1]),
         ((), "void", []),
-        ((1,), "0", []),
+        ((), "none", []),
+        ((), "", []),
     ],
 )
-def test_in_a_container_the_device_nodes_decide(
+def test_in_a_container_one_gpu_opens_the_way_to_all_of_the_server(
     rig: MpsRig, nodes: tuple[int, ...], variable: str | None, expected: list[int]
 ) -> None:
     env = {} if variable is None else {"NVIDIA_VISIBLE_DEVICES": variable}
     with rig.daemon() as daemon:
         devices = enter(jail(rig, daemon, nodes), env, "info")["devices"]
         assert [device["uuid"] for device in devices] == [rig.uuids[index] for index in expected]
+
+
+@needs_root
+def test_without_mps_void_leaves_the_gpus_whose_nodes_are_there(rig: MpsRig) -> None:
+    root = jail(rig, None, (1,))
+    shutil.copytree(rig.node.directory / "state", root / "node" / "state")
+    env = {"GPUSLICE_SIM_NODE": "/node"}
+    for variable, expected in (("void", [1]), ("none", []), ("0", [0]), ("all", [0, 1])):
+        devices = enter(root, env | {"NVIDIA_VISIBLE_DEVICES": variable}, "info")["devices"]
+        uuids = [device["uuid"] for device in devices]
+        assert uuids == [rig.uuids[index] for index in expected], variable
 
 
 @needs_root

@@ -121,15 +121,25 @@ def test_one_gpu_the_process_cannot_see_drops_every_memory_limit(rig: MpsRig, st
         assert "which this process cannot see" in escaped.report["warnings"][0]
 
 
-def test_a_gpu_hidden_by_the_container_springs_the_same_trap(rig: MpsRig) -> None:
+def test_a_gpu_hidden_by_cuda_visible_devices_springs_the_same_trap(rig: MpsRig) -> None:
+    first, second = rig.uuids
+    both = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{first}=1G,{second}=1G"}
+    with limited(rig, 50, "2G") as daemon:
+        env = both | {"CUDA_VISIBLE_DEVICES": first}
+        assert rig.run("info", daemon=daemon, env=env).device["limit_bytes"] is None
+        env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"{first}=1G"
+        assert rig.run("info", daemon=daemon, env=env).device["limit_bytes"] == GIB
+
+
+def test_a_gpu_outside_the_container_has_its_limit_since_the_server_offers_it(rig: MpsRig) -> None:
+    first, second = rig.uuids
     with limited(rig, 50, "2G") as daemon:
         env = {
-            "NVIDIA_VISIBLE_DEVICES": rig.uuids[0],
-            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{rig.uuids[0]}=1G,{rig.uuids[1]}=1G",
+            "NVIDIA_VISIBLE_DEVICES": first,
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{first}=1G,{second}=3G",
         }
-        assert rig.run("info", daemon=daemon, env=env).device["limit_bytes"] is None
-        env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"{rig.uuids[0]}=1G"
-        assert rig.run("info", daemon=daemon, env=env).device["limit_bytes"] == GIB
+        devices = rig.run("info", daemon=daemon, env=env).report["devices"]
+        assert {d["uuid"]: d["limit_bytes"] for d in devices} == {first: GIB, second: 3 * GIB}
 
 
 def test_ordinals_in_the_clients_limit_count_what_the_client_sees(rig: MpsRig) -> None:

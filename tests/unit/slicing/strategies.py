@@ -13,15 +13,20 @@ from gpuslice.slicing.units import MemoryUnit
 def nodes(draw: st.DrawFn, max_gpus: int = 6) -> list[Gpu]:
     """Cards of any size, minor numbers with gaps and in any order."""
     minors = draw(st.lists(st.integers(0, 31), min_size=1, max_size=max_gpus, unique=True))
+    numbers = draw(
+        st.lists(
+            st.integers(0, (1 << 128) - 1), min_size=len(minors), max_size=len(minors), unique=True
+        )
+    )
     return [
         Gpu(
-            uuid=f"GPU-{uuid.UUID(int=draw(st.integers(0, (1 << 128) - 1)) ^ index)}",
+            uuid=f"GPU-{uuid.UUID(int=number)}",
             index=index,
             minor=minor,
             name="Simulated",
             memory_mib=draw(st.integers(0, 200_000)),
         )
-        for index, minor in enumerate(minors)
+        for index, (minor, number) in enumerate(zip(minors, numbers, strict=True))
     ]
 
 

@@ -24,7 +24,7 @@ def test_a_set_that_spans_gpus_is_refused_in_a_sentence(offer: Offer) -> None:
     with pytest.raises(GrantRefused) as refused:
         grant(offer, ["GPU-aa-_-0", "GPU-bb-_-0", "GPU-bb-_-1"])
     assert str(refused.value) == (
-        "no single GPU of this node has 3 GiB free: the free memory is spread "
+        "no single GPU of this node has 3 GiB free for this pod: it would be spread "
         "(1 GiB on GPU 0, 2 GiB on GPU 3) and a slice must lie on one GPU. "
         "Ask for less, or wait until memory is freed"
     )
@@ -35,9 +35,9 @@ def test_a_set_that_spans_gpus_is_refused_in_a_sentence(offer: Offer) -> None:
     [
         ([], "names no device ids"),
         (["GPU-aa-_-1", "GPU-aa-_-1"], "'GPU-aa-_-1' is named more than once"),
-        (["GPU-aa-_-15"], "'GPU-aa-_-15' is unknown: GPU GPU-aa is gone or was cut differently"),
-        (["GPU-cc-_-0"], "GPU GPU-cc is gone or was cut differently"),
-        (["0-3"], "GPU 0 is gone or was cut differently"),
+        (["GPU-aa-_-15"], "'GPU-aa-_-15' is unknown: GPU 'GPU-aa' is gone or was cut differently"),
+        (["GPU-cc-_-0"], "GPU 'GPU-cc' is gone or was cut differently"),
+        (["0-3"], "GPU '0' is gone or was cut differently"),
         (["GPU-aa"], "'GPU-aa' is not a memory unit"),
         (["GPU-aa-_-x"], "'GPU-aa-_-x' is not a memory unit"),
         (["GPU-aa-_--1"], "'GPU-aa-_--1' is not a memory unit"),

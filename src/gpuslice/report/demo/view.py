@@ -60,6 +60,9 @@ class View:
 
     def env(self, env: Mapping[str, str]) -> None:
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
+        table.add_column()
+        # Never cut off: the limit stands at the end.
+        table.add_column(overflow="fold")
         for key, value in sorted(env.items()):
             table.add_row(Text(key, "cyan"), value)
         self._console.print(Padding(table, (0, 2)))
