@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 # uv from PATH, else from PyPI into a private environment; the system's Python stays untouched.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers lint format proto bench clean
+.PHONY: help setup demo test peers e2e cluster lint format proto bench clean
 
 help: ## show the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -33,6 +33,12 @@ test: setup ## unit and node tests (no Go needed)
 
 peers: setup ## NVIDIA's own programs on the simulated driver (needs Go; builds are cached)
 	@$(RUN)/pytest -q tests/peers
+
+e2e: setup ## scenarios on a real Kubernetes on this machine (needs root and Go; builds are cached)
+	@$(RUN)/pytest -q tests/cluster
+
+cluster: setup ## a real cluster with two simulated GPU nodes to play with, until Ctrl-C
+	@$(RUN)/python -m tests.cluster.harness $(NODES)
 
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }

@@ -1,0 +1,368 @@
+"""A whole cluster on this machine.
+
+with Cluster([NodeSpec("node-a", profile="t4x2")]) as cluster:
+    cluster.create(pod)
+    cluster.wait_for_pod("train")
+    print(cluster.logs("train"))
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import grpc
+import yaml
+from google.protobuf.message import Message
+
+from gpuslice.kubelet.api import podresources_pb2
+from tests.cluster.build import Binaries, get_binaries
+from tests.peers.build import Say, cache_directory, to_stderr
+
+from . import runs
+from .control_plane import ControlPlane
+from .images import write_pause_image, write_test_image
+from .kube import ApiError, Kube, Object
+from .node import Node, NodeSpec
+from .processes import Process
+from .runs import Run
+from .waiting import eventually
+
+T = TypeVar("T")
+
+RESOURCE = "aliyun.com/gpu-mem"
+RUNTIME_CLASS = {
+    "apiVersion": "node.k8s.io/v1",
+    "kind": "RuntimeClass",
+    "metadata": {"name": "nvidia"},
+    "handler": "nvidia",
+}
+_LIST_REQUEST = podresources_pb2.ListPodResourcesRequest()
+_LIST_ANSWER = podresources_pb2.ListPodResourcesResponse.FromString
+_ALLOCATABLE_REQUEST = podresources_pb2.AllocatableResourcesRequest()
+_ALLOCATABLE_ANSWER = podresources_pb2.AllocatableResourcesResponse.FromString
+_NEEDED = ("ip", "mount", "nsenter", "openssl", "setpriv", "stat")
+
+
+class Cluster:
+    def __init__(
+        self,
+        nodes: Sequence[NodeSpec] = (NodeSpec("node-a"), NodeSpec("node-b")),
+        *,
+        extenders: Sequence[Mapping[str, Any]] = (),
+        binaries: Binaries | None = None,
+        say: Say = to_stderr,
+    ) -> None:
+        """`extenders` go into the scheduler's configuration as they are."""
+        self._specs = list(nodes)
+        self._extenders = extenders
+        self._binaries = binaries
+        self._say = say
+        self.nodes: list[Node] = []
+        self.timings: dict[str, float] = {}
+
+    def __enter__(self) -> Self:
+        _check_machine()
+        self.binaries = self._binaries or get_binaries(say=self._say)
+        self._began = time.monotonic()
+        self._run = Run()
+        try:
+            self._start()
+        except BaseException:
+            self._say(self.describe_processes())
+            self.stop()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def stop(self) -> None:
+        """Ends every process and removes everything but the logs."""
+        with contextlib.ExitStack() as steps:  # each is taken, whatever the others do
+            steps.callback(self._close_run)
+            if plane := getattr(self, "control_plane", None):
+                steps.callback(plane.stop)
+            for node in self.nodes:
+                steps.callback(node.remove)
+        self.nodes = []
+
+    # Talking to it
+
+    @property
+    def kube(self) -> Kube:
+        return self.control_plane.kube
+
+    @property
+    def kubeconfig(self) -> Path:
+        return self.control_plane.admin
+
+    @property
+    def server(self) -> str:
+        """The API server, on the loopback address: pods reach it only with hostNetwork."""
+        return self.control_plane.credentials.server
+
+    @property
+    def kubectl_environment(self) -> dict[str, str]:
+        cache = self._run.directory / "kubectl-cache"
+        return {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(cache)}
+
+    def node(self, name: str) -> Node:
+        return next(node for node in self.nodes if node.name == name)
+
+    def kubectl(self, *arguments: str, stdin: str = "") -> str:
+        """Its output; RuntimeError with what it said if it fails."""
+        done = subprocess.run(
+            [self.binaries.kubectl, *arguments],
+            env=dict(os.environ) | self.kubectl_environment,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        if done.returncode:
+            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
+        return done.stdout
+
+    def apply(self, manifest: Mapping[str, Any] | str | Path) -> str:
+        """YAML, a file of it, or an object; checked strictly."""
+        if isinstance(manifest, Path):
+            text = manifest.read_text()
+        else:
+            text = manifest if isinstance(manifest, str) else yaml.safe_dump(dict(manifest))
+        return self.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
+
+    def create(self, thing: Mapping[str, Any]) -> Object:
+        return self.kube.create(thing, fieldValidation="Strict")
+
+    def pod(self, name: str, namespace: str = "default") -> Object:
+        return self.kube.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
+
+    def wait_for_pod(
+        self,
+        name: str,
+        phase: str = "Running",
+        *,
+        ready: bool = False,
+        timeout: float = 60.0,
+        namespace: str = "default",
+    ) -> Object:
+        """The pod, once it is in this phase (and ready)."""
+
+        def check() -> Object | None:
+            pod = self.pod(name, namespace)
+            statuses = pod["status"].get("containerStatuses", [])
+            all_ready = bool(statuses) and all(status["ready"] for status in statuses)
+            if pod["status"]["phase"] == phase and (all_ready or not ready):
+                return pod
+            if pod["status"]["phase"] in ("Failed", "Succeeded"):
+                raise RuntimeError(f"pod {name} will never be {phase}\n{explain()}")
+            return None
+
+        def explain() -> str:
+            status = yaml.safe_dump(self.pod(name, namespace)["status"])
+            return f"{status}\nevents:\n" + "\n".join(self.events(name, namespace))
+
+        return eventually(check, f"pod {name} is {phase}", timeout=timeout, explain=explain)
+
+    def delete_pods(self, *names: str, namespace: str = "default") -> None:
+        """Returns when they are gone, so what they held is free; all pods if none is named."""
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        wanted = names or tuple(pod["metadata"]["name"] for pod in self.kube.items(path))
+        for name in wanted:
+            try:
+                self.kube.delete(f"{path}/{name}", grace_seconds=1)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+
+        def gone() -> bool:
+            return not {p["metadata"]["name"] for p in self.kube.items(path)} & set(wanted)
+
+        eventually(gone, f"pods {', '.join(wanted)} are gone", timeout=90)
+
+    def logs(self, pod: str, container: str = "main", namespace: str = "default") -> str:
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
+        return self.kube.text(path, container=container)
+
+    def events(self, pod: str, namespace: str = "default") -> list[str]:
+        """Reason and message of each event, oldest first."""
+        found = self.kube.items(
+            f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={pod}"
+        )
+        found.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
+        return [f"{event['reason']}: {event['message']}" for event in found]
+
+    def pod_resources(self, node: str) -> dict[tuple[str, str], dict[str, list[str]]]:
+        """(pod, container) -> resource -> device ids, as the kubelet has assigned them."""
+        return {
+            (pod.name, container.name): _by_resource(container.devices)
+            for pod in self._ask_kubelet(node, "List", _LIST_REQUEST, _LIST_ANSWER).pod_resources
+            for container in pod.containers
+        }
+
+    def allocatable_devices(self, node: str) -> dict[str, list[str]]:
+        """Resource -> ids of healthy devices: what the kubelet knows now, ahead of the status."""
+        answer = self._ask_kubelet(
+            node, "GetAllocatableResources", _ALLOCATABLE_REQUEST, _ALLOCATABLE_ANSWER
+        )
+        return _by_resource(answer.devices)
+
+    def amount(self, node: str, field: str = "allocatable", resource: str = RESOURCE) -> int:
+        """How much of the resource the node's status shows; 0 if the node does not name it."""
+        status = self.kube.get(f"/api/v1/nodes/{node}")["status"]
+        return int(status.get(field, {}).get(resource, 0))
+
+    def wait_for_amount(self, node: str, amount: int | None = None, *, timeout: float = 60) -> int:
+        """Until so much is allocatable, by the kubelet and by the node's status, which lags behind;
+        if None, anything at all."""
+
+        def check() -> bool:
+            try:
+                known = len(self.allocatable_devices(node).get(RESOURCE, []))
+            except grpc.RpcError:  # the kubelet is just starting
+                return False
+            return known == self.amount(node) and (known > 0 if amount is None else known == amount)
+
+        eventually(
+            check,
+            f"{node} has {'some' if amount is None else amount} {RESOURCE} allocatable",
+            timeout=timeout,
+            explain=lambda: self.node(node).agent.tail(),
+        )
+        return self.amount(node)
+
+    def wait_for_node(self, name: str, *, timeout: float = 60) -> None:
+        eventually(
+            lambda: self._is_ready(name),
+            f"{name} is Ready",
+            timeout=timeout,
+            explain=lambda: self.node(name).kubelet.tail(),
+        )
+
+    def describe_processes(self, lines: int = 12) -> str:
+        """The end of every log, for a failure report."""
+        parts = []
+        for process in self._processes():
+            state = "runs" if process.running else "DOES NOT RUN"
+            parts.append(f"--- {process.name} ({state}), {process.log}\n{process.tail(lines)}")
+        return "\n".join(parts)
+
+    def _ask_kubelet(
+        self, node: str, method: str, request: Message, answer: Callable[[bytes], T]
+    ) -> T:
+        channel = grpc.insecure_channel(
+            f"unix:{self.node(node).pod_resources_socket}",
+            options=[("grpc.max_receive_message_length", -1)],
+        )
+        with channel:
+            ask: Callable[..., T] = channel.unary_unary(
+                f"/v1.PodResourcesLister/{method}",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=answer,
+            )
+            return ask(request, timeout=20)
+
+    def _close_run(self) -> None:
+        self._say(f"logs: {self._run.close(cache_directory('cluster') / 'logs')}")
+
+    # How it starts
+
+    def _start(self) -> None:
+        plane = ControlPlane(
+            self._run.directory / "control-plane",
+            self._run.logs,
+            self.binaries,
+            extenders=self._extenders,
+        )
+        self.control_plane = plane
+        kubeconfigs = [
+            plane.credentials.add_user(f"system:node:{spec.name}", "system:nodes")
+            for spec in self._specs
+        ]
+        plane.start_api()
+        octet = runs.free_subnet()
+        for index, (spec, kubeconfig) in enumerate(zip(self._specs, kubeconfigs, strict=True)):
+            node = Node(spec, index, self._run, self.binaries, kubeconfig, octet)
+            self.nodes.append(node)
+            node.start_runtime()
+        images = self._write_images()
+        for node in self.nodes:
+            node.import_images(images)
+        plane.wait_for_api()
+        self._note("API server ready")
+        plane.start_controllers()
+        for node in self.nodes:
+            node.start_kubelet()
+            node.start_agent()
+        self.create(RUNTIME_CLASS)
+        for node in self.nodes:
+            self.wait_for_node(node.name)
+        self._note("nodes Ready")
+        for node in self.nodes:
+            if node.spec.agent:
+                self.wait_for_amount(node.name)
+        self._note("slices offered")
+        account = "/api/v1/namespaces/default/serviceaccounts/default"
+        eventually(lambda: self.kube.find(account), "namespace default has its service account")
+
+    def _write_images(self) -> list[Path]:
+        directory = self._run.directory / "images"
+        directory.mkdir()
+        test, pause = directory / "test.tar", directory / "pause.tar"
+        if self.nodes:
+            simcuda = self.nodes[0].sim.bin / "simcuda"
+            write_test_image(test, self.binaries.busybox, simcuda)
+        write_pause_image(pause, self.binaries.busybox)
+        return [test, pause]
+
+    def _is_ready(self, name: str) -> bool:
+        self.node(name).kubelet.require()
+        node = self.kube.find(f"/api/v1/nodes/{name}")
+        conditions = node["status"].get("conditions", []) if node else []
+        return any(c["type"] == "Ready" and c["status"] == "True" for c in conditions)
+
+    def _note(self, what: str) -> None:
+        self.timings[what] = time.monotonic() - self._began
+        self._say(f"{what} after {self.timings[what]:.1f} s")
+
+    def _processes(self) -> list[Process]:
+        plane = getattr(self, "control_plane", None)
+        found = list(plane.processes) if plane else []
+        return found + [process for node in self.nodes for process in node.processes]
+
+
+def _by_resource(
+    devices: Iterable[podresources_pb2.ContainerDevices],
+) -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    for entry in devices:
+        found.setdefault(entry.resource_name, []).extend(entry.device_ids)
+    return found
+
+
+def _check_machine() -> None:
+    if os.geteuid() != 0:
+        raise PermissionError(
+            "a cluster needs root for its namespaces, cgroups and bridges: use sudo, or a "
+            "privileged container"
+        )
+    missing = [name for name in _NEEDED if shutil.which(name) is None]
+    if missing:
+        raise FileNotFoundError(
+            f"{', '.join(missing)} is not on PATH: install it (Debian: apt-get install iproute2 "
+            "mount openssl util-linux)"
+        )

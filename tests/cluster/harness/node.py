@@ -1,0 +1,291 @@
+"""A GPU node: simulated driver, containerd, kubelet, MPS daemon and agent in own namespaces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from gpuslice_sim.node import SimNode, create
+from tests.cluster.build import Binaries
+
+from . import node_init, runs
+from .control_plane import free_ports
+from .processes import Process
+from .runs import Run
+from .runtime import SOCKET, write_runtime
+from .waiting import eventually
+
+MPS_PIPE = "/run/nvidia-mps"
+_EXCLUSIVE_PROCESS = 3
+
+
+@dataclass(frozen=True)
+class NodeSpec:
+    name: str
+    profile: str = "t4x2"
+    driver: int = 570
+    agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE)
+    """Arguments of `gpuslice`; () for a node without agent."""
+    mps: bool = True
+
+
+class Mps(Process):
+    """The node's MPS control daemon."""
+
+    def command(self, text: str) -> str:
+        """The daemon's answer, asked for with the control program itself."""
+        done = subprocess.run(
+            [*self._prefix(), self.argv[0]],
+            env=self.env,
+            input=f"{text}\n",
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=30,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{text}: {(done.stdout + done.stderr).strip()}")
+        return done.stdout.strip()
+
+
+class Node:
+    def __init__(
+        self,
+        spec: NodeSpec,
+        index: int,
+        run: Run,
+        binaries: Binaries,
+        kubeconfig: Path,
+        subnet_octet: int,
+    ) -> None:
+        self.spec = spec
+        self.name = spec.name
+        self.directory = run.directory / spec.name
+        self.cgroup = run.cgroup(spec.name)
+        self.bridge = run.bridge(index)
+        self.address = f"10.{subnet_octet}.{index}.1"
+        self._binaries = binaries
+        self._logs = run.logs
+        for name in ("kubelet", "containerd", "pods", "containers", "run", "mnt"):
+            (self.directory / name).mkdir(parents=True)
+        self.sim: SimNode = create(
+            self.directory / "sim", spec.profile, driver=spec.driver, seed=index
+        )
+        if spec.mps:  # as NVIDIA advises: a process that misses MPS gets nothing
+            for gpu in self.sim.gpus():
+                self.sim.set({f"gpu.{gpu.index}.compute_mode": _EXCLUSIVE_PROCESS})
+        self._forbid_device_changes()
+        config = write_runtime(
+            self.directory,
+            binaries,
+            bridge=self.bridge,
+            subnet=f"10.{subnet_octet}.{index}.0/24",
+            log=self._log("nvidia-container-runtime"),
+        )
+        self._make_network()
+        self.init = Process(
+            f"{self.name} init",
+            [sys.executable, node_init.__file__, self.directory],
+            env=dict(os.environ),
+            log=self._log("init"),
+        )
+        self.containerd = self._process(
+            "containerd", [binaries.containerd / "containerd", f"--config={config}"]
+        )
+        self.kubelet = self._process(
+            "kubelet",
+            [
+                binaries.kubelet,
+                f"--config={self._write_kubelet_config()}",
+                f"--kubeconfig={kubeconfig}",
+                f"--hostname-override={self.name}",
+                f"--node-ip={self.address}",
+            ],
+        )
+        self.mps = Mps(
+            f"{self.name} mps",
+            [self.sim.bin / "nvidia-cuda-mps-control", "-f"],
+            env={
+                "CUDA_MPS_PIPE_DIRECTORY": MPS_PIPE,
+                "CUDA_MPS_LOG_DIRECTORY": str(self.directory / "mps-log"),
+                "PATH": os.environ["PATH"],
+            },
+            log=self._log("mps"),
+            namespace=self.init_pid,
+        )
+        self.agent = self._process(
+            "agent",
+            [Path(sys.executable).parent / "gpuslice", *spec.agent],
+            env=self.sim.env(_without_settings(os.environ)),
+        )
+
+    @property
+    def pod_resources_socket(self) -> Path:
+        return self.directory / "kubelet/pod-resources/kubelet.sock"
+
+    @property
+    def device_plugins(self) -> Path:
+        return self.directory / "kubelet/device-plugins"
+
+    @property
+    def processes(self) -> list[Process]:
+        wanted = [self.init, self.containerd, self.kubelet]
+        return wanted + [self.mps] * self.spec.mps + [self.agent] * bool(self.spec.agent)
+
+    def init_pid(self) -> int:
+        """The process whose namespaces are the node's."""
+        return int((self.directory / "init.pid").read_text())
+
+    def start_runtime(self) -> None:
+        """What needs no API server, without waiting for it."""
+        runs.make_cgroup(self.cgroup)
+        (self.directory / "init.pid").unlink(missing_ok=True)
+        self.init.start()
+        eventually(self._init_is_up, f"{self.name} has its namespaces", explain=self.init.tail)
+        self.containerd.start()
+        if self.spec.mps:
+            self.mps.start()
+
+    def import_images(self, images: Sequence[Path]) -> None:
+        self._wait_for_containerd()
+        for image in images:
+            self.run([self._binaries.containerd / "ctr", "-a", SOCKET, "-n", "k8s.io",
+                      "images", "import", "--local", str(image)])  # fmt: skip
+
+    def start_kubelet(self) -> None:
+        self._wait_for_containerd()
+        self.kubelet.start()
+
+    def start_agent(self) -> None:
+        if self.spec.agent:
+            self.agent.start()
+
+    def run(self, argv: Sequence[str | Path], *, timeout: float = 60.0) -> str:
+        """Runs a program on the node, as somebody logged in there would; returns its output."""
+        enter = ["nsenter", "--target", str(self.init_pid()), "--mount", "--pid", "--"]
+        done = subprocess.run(
+            [*enter, *map(str, argv)],
+            env=self.sim.env(),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=timeout,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{self.name}: {argv}: {(done.stdout + done.stderr).strip()}")
+        return done.stdout
+
+    def restart_agent(self, *arguments: str) -> None:
+        """With other arguments of `gpuslice`; without any, with those of its specification."""
+        self.agent.stop()
+        self.agent.argv[1:] = arguments or self.spec.agent
+        self.agent.start()
+
+    def power_off(self) -> None:
+        """Everything on the node ends at once, containers included, and /run is forgotten."""
+        self.init.stop()  # returns when the last process of the pid namespace is gone
+        for process in self.processes:
+            process.kill()  # they are dead already; this collects their status
+        runs.remove_cgroup(self.cgroup)
+        for place in (self.directory / "run", self.directory / "sim" / "state" / "procs"):
+            shutil.rmtree(place)
+            place.mkdir()
+        (self.directory / "sim" / "state" / "procs").chmod(0o1777)
+
+    def boot_without_agent(self) -> None:
+        self.start_runtime()
+        self.start_kubelet()
+
+    def reboot(self) -> None:
+        self.power_off()
+        self.boot_without_agent()
+        self.start_agent()
+
+    def remove(self) -> None:
+        """What lies outside the node's directory."""
+        self.power_off()
+        runs.remove_bridge(self.bridge)
+
+    def _init_is_up(self) -> bool:
+        self.init.require()
+        return (self.directory / "init.pid").exists()
+
+    def _wait_for_containerd(self) -> None:
+        def check() -> bool:
+            self.containerd.require()
+            return (self.directory / "run/containerd/containerd.sock").exists()
+
+        eventually(check, f"{self.name}: containerd listens", explain=self.containerd.tail)
+
+    def _process(
+        self, name: str, argv: Sequence[str | Path], env: dict[str, str] | None = None
+    ) -> Process:
+        path = f"{self._binaries.containerd}:{self._binaries.runc.parent}:{os.environ['PATH']}"
+        return Process(
+            f"{self.name} {name}",
+            argv,
+            env=dict(os.environ) | {"PATH": path} if env is None else env,
+            log=self._log(name),
+            namespace=self.init_pid,
+        )
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{self.name}-{name}.log"
+
+    def _make_network(self) -> None:
+        """The bridge's address is the node's; the CNI plugin finds the bridge in place."""
+        runs.make_bridge(self.bridge, self.address)
+        (self.directory / "resolv.conf").write_text(f"nameserver {self.address}\n")
+
+    def _forbid_device_changes(self) -> None:
+        """As with the module option NVreg_ModifyDeviceFiles=0. Otherwise NVIDIA's hook covers
+        /proc/driver/nvidia/params in containers, whose own procfs lacks what no kernel provides."""
+        params = self.sim.root / "proc/driver/nvidia/params"
+        text = params.read_text()
+        params.write_text(text.replace("ModifyDeviceFiles: 1", "ModifyDeviceFiles: 0"))
+
+    def _write_kubelet_config(self) -> Path:
+        port, healthz_port = free_ports(self.address, 2)
+        config = {
+            "apiVersion": "kubelet.config.k8s.io/v1beta1",
+            "kind": "KubeletConfiguration",
+            "address": self.address,
+            "port": port,
+            "healthzBindAddress": self.address,
+            "healthzPort": healthz_port,
+            # Only this machine reaches the address.
+            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+            "authorization": {"mode": "AlwaysAllow"},
+            "cgroupDriver": "cgroupfs",
+            "cgroupRoot": f"/{self.cgroup}",
+            "enforceNodeAllocatable": [],
+            "failCgroupV1": False,
+            "failSwapOn": False,
+            "oomScoreAdj": 0,
+            "containerRuntimeEndpoint": f"unix://{SOCKET}",
+            "makeIPTablesUtilChains": False,
+            "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
+            "imageGCHighThresholdPercent": 100,
+            "imageGCLowThresholdPercent": 99,
+            "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+            "localStorageCapacityIsolation": False,
+            "clusterDNS": [self.address],
+            "resolvConf": str(self.directory / "resolv.conf"),
+            "nodeStatusUpdateFrequency": "1s",  # default 10 s: tests would wait for that
+        }
+        path = self.directory / "kubelet.yaml"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
+
+def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
+    """What the caller's shell says about an agent or a GPU is not meant for the node."""
+    foreign = ("GPUSLICE_", "CUDA_", "NVIDIA_", "KUBELET_SOCKET", "CONFIG_FILE", "FAIL_ON_INIT")
+    return {name: value for name, value in environment.items() if not name.startswith(foreign)}
