@@ -124,9 +124,17 @@ BARE = Contender(
 
 def nvidia() -> Contender:
     """NVIDIA's plugin with as many time-slicing replicas."""
-    from tests.peers.build import build_peers
+    from tests.peers.build import PeerBuildError, build_peers
 
-    program = str(build_peers().device_plugin)
+    try:
+        program = str(build_peers(["nvidia-device-plugin"]).device_plugin)
+    except PeerBuildError as error:
+        raise SystemExit(f"{error}\n(or measure with --without-nvidia)") from error
+    if os.geteuid() != 0:
+        raise SystemExit(
+            "NVIDIA's plugin has a fixed socket directory, so it is run in a mount namespace, "
+            "which needs root (or measure with --without-nvidia)"
+        )
 
     def command(devices: int, directory: Path) -> list[str]:
         config = directory / "nvidia.json"

@@ -1,0 +1,57 @@
+"""bench/plugin.py: that it measures, not how fast anything is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+BENCH = Path(__file__).parents[2] / "bench"
+ROWS = (
+    "start to registered",
+    "registered to first list",
+    "Allocate p50",
+    "Allocate p99",
+    "GetPreferredAllocation p50",
+    "RSS",
+)
+
+
+def bench(*args: str) -> str:
+    done = subprocess.run(
+        [sys.executable, BENCH / "plugin.py", "--rounds", "1", *args],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
+    document = tmp_path / "benchmarks.md"
+    document.write_text("before\n<!-- bench/plugin.py -->\nold figures\n")
+    told = bench("--without-nvidia", "--sizes", "32", "--update", str(document))
+    assert "### 32 devices" in told
+    assert "| | gpuslice | bare grpcio |" in told
+    for row in ROWS:
+        assert f"\n| {row} | " in told
+    assert document.read_text() == f"before\n<!-- bench/plugin.py -->\n\n{told.rstrip()}\n"
+
+
+def test_any_command_can_be_measured() -> None:
+    told = bench("--", sys.executable, str(BENCH / "bare_plugin.py"), "{kubelet_socket}", "16")
+    assert "### 16 devices" in told
+
+
+def test_a_command_that_does_not_register_is_reported_with_its_output() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH / "plugin.py", "--", "sh", "-c", "echo no such thing; exit 3"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "the plugin did not register; its output:\nno such thing" in done.stderr
