@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
 import re
 import signal
 import subprocess
@@ -55,6 +57,31 @@ def test_the_story_is_told_in_plain_text_and_leaves_nothing_behind(short_path: P
     assert "\x1b[" not in told.stdout
     assert list(short_path.iterdir()) == []
     assert processes_of(short_path) == []
+
+
+def test_on_a_terminal_it_is_coloured_and_nothing_is_cut_off(short_path: Path) -> None:
+    screen, terminal = pty.openpty()
+    with subprocess.Popen(
+        [BIN / "gpuslice", "demo", "--pods", "6"],
+        stdout=terminal,
+        env=os.environ | {"TMPDIR": str(short_path), "COLUMNS": "80", "TERM": "xterm-256color"},
+    ) as process:
+        os.close(terminal)
+        shown = b""
+        with contextlib.suppress(OSError):  # how a terminal says that its program has ended
+            while chunk := os.read(screen, 4096):
+                shown += chunk
+    os.close(screen)
+    assert process.returncode == 0
+    text = re.sub(r"\x1b\[[0-9;]*m", "", shown.decode())
+    assert text != shown.decode()
+    assert re.search(r"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT +GPU-[-0-9a-f]+=\s+6144M", text)
+
+
+def test_a_slice_as_large_as_the_card_ends_where_the_card_ends(short_path: Path) -> None:
+    told = demo("--pods", "15", scratch=short_path)
+    assert told.returncode == 0, told.stdout + told.stderr
+    assert "before its limit of 16106127360: the card is full" in told.stdout
 
 
 @pytest.mark.parametrize("profile", ["mixed", "h100x8"])
