@@ -145,7 +145,7 @@ class Agent:
             plan = _plan(settings, served.settings, inventory)
         except (NoGpus, SlicingError) as problem:
             log.error("no GPUs to offer, trying again", reason=problem, seconds=_RETRY_SECONDS)
-            served.slices.mark_unhealthy(None, str(problem))
+            served.slices.mark_unhealthy(None)
             self._reload_later()
             return served
         log.info("reloaded", **plan.settings.describe())
@@ -190,7 +190,7 @@ def _plan(settings: Settings, last_good: Settings, inventory: Inventory) -> Plan
 
 
 def _mark(slices: MemorySlices, trouble: Trouble) -> None:
-    for uuid in slices.mark_unhealthy(trouble.uuid, trouble.reason):
+    for uuid in slices.mark_unhealthy(trouble.uuid):
         log.error("a GPU became unhealthy", uuid=uuid, reason=trouble.reason)
 
 

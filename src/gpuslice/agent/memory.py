@@ -72,7 +72,7 @@ class MemorySlices:
     def __init__(self, plan: Plan, mps: MpsGuard) -> None:
         self._plan = plan
         self._mps = mps
-        self._troubled: dict[str, str] = {}
+        self._troubled: set[str] = set()
         self._devices = Latest(self._encode())
 
     @property
@@ -115,10 +115,10 @@ class MemorySlices:
         self._troubled.clear()
         self.refresh()
 
-    def mark_unhealthy(self, uuid: str | None, reason: str) -> list[str]:
+    def mark_unhealthy(self, uuid: str | None) -> list[str]:
         """Marks every unit of the GPU (of all GPUs if None) at once; returns the GPUs concerned."""
         uuids = [s.gpu.uuid for s in self._plan.offer.gpus if uuid in (None, s.gpu.uuid)]
-        self._troubled |= dict.fromkeys(uuids, reason)
+        self._troubled.update(uuids)
         self.refresh()
         return uuids
 
