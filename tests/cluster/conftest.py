@@ -1,15 +1,23 @@
-"""One cluster for the whole run; every test leaves it without pods and with everything running."""
+"""One cluster for the whole run; every test leaves it without pods and with everything running.
+
+Tests that ask for `client` use nothing but the Kubernetes API: with GPUSLICE_E2E_KUBECONFIG they
+run against the cluster that it names. All others are skipped then.
+"""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Generator, Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.peers.build import Say
 
 from .build import Binaries, get_binaries
-from .harness import Cluster, NodeSpec
+from .harness import TEST_IMAGE, Client, Cluster, ExistingCluster, NodeSpec
+from .harness.existing import IMAGE_VARIABLE, KUBECONFIG_VARIABLE
 
 
 @pytest.fixture(scope="session")
@@ -45,12 +53,45 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
             process.require()
 
 
+@pytest.fixture(scope="session")
+def existing_cluster(say: Say) -> Iterator[ExistingCluster]:
+    found = shutil.which("kubectl")
+    kubectl = Path(found) if found else get_binaries(say=say).kubectl
+    kubeconfig = Path(os.environ[KUBECONFIG_VARIABLE])
+    image = os.environ.get(IMAGE_VARIABLE) or TEST_IMAGE
+    with ExistingCluster(kubeconfig, kubectl=kubectl, image=image) as cluster:
+        say(f"namespace {cluster.namespace}, node {cluster.gpu_node}, image {image}")
+        yield cluster
+
+
+@pytest.fixture
+def client(request: pytest.FixtureRequest) -> Iterator[Client]:
+    """The shared cluster, or the one that exists; only what is asked for is started."""
+    if not os.environ.get(KUBECONFIG_VARIABLE):
+        yield request.getfixturevalue("cluster")
+        return
+    existing: ExistingCluster = request.getfixturevalue("existing_cluster")
+    yield existing
+    existing.delete_pods()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    if not os.environ.get(KUBECONFIG_VARIABLE):
+        return
+    reason = f"needs more than the Kubernetes API, all there is with {KUBECONFIG_VARIABLE}"
+    for item in items:
+        ours = item.path.is_relative_to(Path(__file__).parent)
+        if ours and "client" not in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.skip(reason=reason))
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item,
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
-    cluster = getattr(item, "funcargs", {}).get("shared_cluster")
-    if report.failed and isinstance(cluster, Cluster):
-        report.sections.append(("cluster processes", cluster.describe_processes()))
+    for value in getattr(item, "funcargs", {}).values():
+        if report.failed and isinstance(value, Cluster):
+            report.sections.append(("cluster processes", value.describe_processes()))
+            break
     return report

@@ -8,20 +8,24 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from .harness import RESOURCE, TEST_IMAGE, Cluster, Object, eventually
+from .harness import RESOURCE, TEST_IMAGE, Client, Cluster, Object, eventually
 
 GIB = 1 << 30
-# Says which GPUs it has, then what CUDA gives it, and keeps both.
-_USE = ("sh", "-c", "ls /dev; exec simcuda hold")
-_LOOK = ("sh", "-c", "ls /dev; exec simcuda info")
+# Says which GPUs and variables it has, then what CUDA gives it, and keeps it all. An image of an
+# existing cluster may lack simcuda; the shell then waits, as a first process that SIGTERM can end.
+_SAY = "trap exit TERM; ls /dev; env; command -v simcuda >/dev/null && exec simcuda"
+_USE = ("sh", "-c", _SAY + " hold; echo {}; while :; do sleep 1; done")
+_LOOK = ("sh", "-c", _SAY + " info; echo {}")
 
 
 @dataclass(frozen=True)
 class Seen:
-    """What a container found: its GPU device nodes and simcuda's report."""
+    """What a container found: its GPU device nodes, its variables and simcuda's report."""
 
     gpu_nodes: tuple[str, ...]
+    variables: dict[str, str]
     report: dict[str, Any]
+    """Empty if the image has no simcuda."""
 
     @property
     def device(self) -> dict[str, Any]:
@@ -30,19 +34,21 @@ class Seen:
         return dict(device)
 
 
-def container(units: int, name: str = "main", *, command: Sequence[str] = _USE) -> Object:
+def container(
+    units: int, name: str = "main", *, command: Sequence[str] = _USE, image: str = TEST_IMAGE
+) -> Object:
     return {
         "name": name,
-        "image": TEST_IMAGE,
-        "imagePullPolicy": "Never",
+        "image": image,
+        "imagePullPolicy": "Never" if image == TEST_IMAGE else "IfNotPresent",
         "command": list(command),
         "resources": {"limits": {RESOURCE: str(units)}} if units else {},
     }
 
 
-def short_container(units: int, name: str = "main") -> Object:
+def short_container(units: int, name: str = "main", *, image: str = TEST_IMAGE) -> Object:
     """Looks around and ends."""
-    return container(units, name, command=_LOOK)
+    return container(units, name, command=_LOOK, image=image)
 
 
 def pod(
@@ -66,24 +72,48 @@ def pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": spec}
 
 
-def slice_pod(name: str, units: int, node: str | None = "node-a") -> Object:
-    return pod(name, container(units), node=node)
+def slice_pod(
+    name: str, units: int, node: str | None = "node-a", *, image: str = TEST_IMAGE
+) -> Object:
+    return pod(name, container(units, image=image), node=node)
 
 
-def seen(cluster: Cluster, name: str, container_name: str = "main") -> Seen:
+def restart_container(client: Client, name: str) -> None:
+    """Ends the container's first process; the kubelet starts it anew."""
+    before = container_status(client.pod(name))["containerID"]
+    try:
+        client.kubectl("exec", name, "--", "sh", "-c", "kill -TERM 1")
+    except RuntimeError as error:
+        if "exit code 137" not in str(error):  # the shell is killed along with the container
+            raise
+
+    def renewed() -> bool:
+        status = container_status(client.pod(name))
+        return "running" in status["state"] and status["containerID"] != before
+
+    eventually(renewed, f"the container of {name} is a new one")
+
+
+def container_status(pod: Object) -> Object:
+    [status] = pod["status"]["containerStatuses"]
+    return dict(status)
+
+
+def seen(client: Client, name: str, container_name: str = "main") -> Seen:
     """Waits until the container has said it all."""
 
     def read() -> Seen | None:
-        lines = cluster.logs(name, container_name).splitlines()
+        lines = client.logs(name, container_name).splitlines()
         if not lines or not lines[-1].startswith("{"):
             return None
         nodes = [line for line in lines if re.fullmatch(r"nvidia\d+", line)]
-        return Seen(tuple(sorted(nodes)), json.loads(lines[-1]))
+        variables = dict(line.split("=", 1) for line in lines[:-1] if "=" in line)
+        return Seen(tuple(sorted(nodes)), variables, json.loads(lines[-1]))
 
     return eventually(
         read,
         f"container {container_name} of pod {name} has reported",
-        explain=lambda: cluster.logs(name, container_name),
+        explain=lambda: client.logs(name, container_name),
     )
 
 
@@ -94,15 +124,35 @@ def assigned_gpu(cluster: Cluster, node: str, name: str, container_name: str = "
     return uuid
 
 
-def check_slice(cluster: Cluster, node: str, name: str, units: int, where: str = "main") -> Seen:
-    """The container has what it asked for, on the GPU that the kubelet says, and no other GPU."""
-    found = seen(cluster, name, where)
+def check_received(client: Client, name: str, units: int, where: str = "main") -> Seen:
+    """The container has what it asked for, on one GPU, as far as it can tell by itself."""
+    found = seen(client, name, where)
+    gpu = found.variables["CUDA_VISIBLE_DEVICES"]
+    limit = found.variables["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"]
+    assert found.gpu_nodes == (f"nvidia{found.variables['ALIYUN_COM_GPU_MEM_IDX']}",)
+    # With CDI, NVIDIA's runtime blanks the variable that it has followed.
+    assert found.variables["NVIDIA_VISIBLE_DEVICES"] in (gpu, "void")
+    assert found.variables["ALIYUN_COM_GPU_MEM_CONTAINER"] == str(units)
+    assert limit in (f"{gpu}={units * 1024}M", f"0={units * 1024}M")
+    if found.report or client.image == TEST_IMAGE:
+        assert found.report["mps"] is True
+        assert found.device["uuid"] == gpu
+        assert found.device["limit_bytes"] == units * GIB
+    return found
+
+
+def check_slice(client: Client, node: str, name: str, units: int, where: str = "main") -> Seen:
+    """As `check_received`; in a cluster of ours, also on the GPU that the kubelet says."""
+    found = check_received(client, name, units, where)
+    if isinstance(client, Cluster):
+        check_gpu(client, node, name, found, where)
+    return found
+
+
+def check_gpu(cluster: Cluster, node: str, name: str, found: Seen, where: str) -> None:
     gpu = cluster.node(node).sim.gpu(assigned_gpu(cluster, node, name, where))
     assert found.gpu_nodes == (f"nvidia{gpu.minor}",)
-    assert found.report["mps"] is True
     assert found.device["uuid"] == gpu.uuid
-    assert found.device["limit_bytes"] == units * GIB
-    return found
 
 
 def check_nothing_is_double_booked(cluster: Cluster, node: str) -> None:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from .harness import Cluster, Node, Object, eventually
-from .pods import check_nothing_is_double_booked, check_slice, container, pod, seen, slice_pod
+from .pods import (
+    check_nothing_is_double_booked,
+    check_slice,
+    container,
+    container_status,
+    pod,
+    restart_container,
+    seen,
+    slice_pod,
+)
 
 NODE = "node-a"
 
@@ -30,7 +39,7 @@ def node(cluster: Cluster) -> Iterator[Node]:
 
 
 def container_ids(cluster: Cluster) -> dict[str, str]:
-    return {name: _status(cluster.pod(name))["containerID"] for name in ("one", "two")}
+    return {name: container_status(cluster.pod(name))["containerID"] for name in ("one", "two")}
 
 
 def check_new_pods_start(cluster: Cluster) -> None:
@@ -86,13 +95,7 @@ def test_pods_go_on_and_new_ones_start_after(
     check_new_pods_start(cluster)
     assert container_ids(cluster) == before
     for name in before:
-        assert _status(cluster.pod(name))["restartCount"] == 0
-
-
-def test_a_restarted_container_keeps_its_slice(cluster: Cluster, node: Node) -> None:
-    before = seen(cluster, "one")
-    restart_container(cluster, "one")
-    assert check_slice(cluster, NODE, "one", 8).gpu_nodes == before.gpu_nodes
+        assert container_status(cluster.pod(name))["restartCount"] == 0
 
 
 def test_a_container_restarts_with_its_slice_while_the_kubelet_knows_a_new_agent(
@@ -195,7 +198,7 @@ def deployment(cluster: Cluster) -> Iterator[set[str]]:
 
 
 def web(cluster: Cluster) -> list[Object]:
-    return cluster.kube.items("/api/v1/namespaces/default/pods", labelSelector="app=web")
+    return cluster.pods(labelSelector="app=web")
 
 
 def check_replicas(cluster: Cluster, instead_of: set[str]) -> set[str]:
@@ -206,7 +209,9 @@ def check_replicas(cluster: Cluster, instead_of: set[str]) -> set[str]:
 
     def all_ready() -> dict[str, str] | None:
         ready = {
-            p["metadata"]["name"]: _status(p)["containerID"] for p in web(cluster) if _is_ready(p)
+            p["metadata"]["name"]: container_status(p)["containerID"]
+            for p in web(cluster)
+            if _is_ready(p)
         }
         return ready if len(ready) == 4 and not instead_of & set(ready.values()) else None
 
@@ -217,24 +222,7 @@ def check_replicas(cluster: Cluster, instead_of: set[str]) -> set[str]:
     return set(replicas.values())
 
 
-def restart_container(cluster: Cluster, name: str) -> None:
-    """Ends the container's first process; the kubelet starts it anew."""
-    before = _status(cluster.pod(name))["containerID"]
-    cluster.kubectl("exec", name, "--", "kill", "-TERM", "1")
-
-    def renewed() -> bool:
-        status = _status(cluster.pod(name))
-        return "running" in status["state"] and status["containerID"] != before
-
-    eventually(renewed, f"the container of {name} is a new one")
-
-
-def _status(pod: Object) -> Object:
-    [status] = pod["status"]["containerStatuses"]
-    return dict(status)
-
-
 def _is_ready(pod: Object) -> bool:
     if pod["metadata"].get("deletionTimestamp") or pod["status"]["phase"] != "Running":
         return False
-    return bool(_status(pod)["ready"])
+    return bool(container_status(pod)["ready"])

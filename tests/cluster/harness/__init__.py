@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from .cluster import RESOURCE, Cluster
+from .client import RESOURCE, Client
+from .cluster import Cluster
+from .existing import ExistingCluster
 from .images import TEST_IMAGE
 from .kube import ApiError, Kube, Object
 from .node import MPS_PIPE, Node, NodeSpec
@@ -13,7 +15,9 @@ __all__ = [
     "RESOURCE",
     "TEST_IMAGE",
     "ApiError",
+    "Client",
     "Cluster",
+    "ExistingCluster",
     "Kube",
     "Node",
     "NodeSpec",

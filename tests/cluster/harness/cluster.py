@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -19,7 +18,6 @@ from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import grpc
-import yaml
 from google.protobuf.message import Message
 
 from gpuslice.kubelet.api import podresources_pb2
@@ -27,9 +25,9 @@ from tests.cluster.build import Binaries, get_binaries
 from tests.peers.build import Say, cache_directory, to_stderr
 
 from . import runs
+from .client import RESOURCE, Client
 from .control_plane import ControlPlane
 from .images import write_pause_image, write_test_image
-from .kube import ApiError, Kube, Object
 from .node import Node, NodeSpec
 from .processes import Process
 from .runs import Run
@@ -37,7 +35,6 @@ from .waiting import eventually
 
 T = TypeVar("T")
 
-RESOURCE = "aliyun.com/gpu-mem"
 RUNTIME_CLASS = {
     "apiVersion": "node.k8s.io/v1",
     "kind": "RuntimeClass",
@@ -51,7 +48,7 @@ _ALLOCATABLE_ANSWER = podresources_pb2.AllocatableResourcesResponse.FromString
 _NEEDED = ("ip", "mount", "nsenter", "openssl", "setpriv", "stat")
 
 
-class Cluster:
+class Cluster(Client):
     def __init__(
         self,
         nodes: Sequence[NodeSpec] = (NodeSpec("node-a"), NodeSpec("node-b")),
@@ -65,12 +62,14 @@ class Cluster:
         self._extenders = extenders
         self._binaries = binaries
         self._say = say
+        self.gpu_node = next((spec.name for spec in self._specs), "")
         self.nodes: list[Node] = []
         self.timings: dict[str, float] = {}
 
     def __enter__(self) -> Self:
         _check_machine()
         self.binaries = self._binaries or get_binaries(say=self._say)
+        self.kubectl_program = self.binaries.kubectl
         self._began = time.monotonic()
         self._run = Run()
         try:
@@ -102,10 +101,6 @@ class Cluster:
     # Talking to it
 
     @property
-    def kube(self) -> Kube:
-        return self.control_plane.kube
-
-    @property
     def kubeconfig(self) -> Path:
         return self.control_plane.admin
 
@@ -114,97 +109,8 @@ class Cluster:
         """The API server, on the loopback address: pods reach it only with hostNetwork."""
         return self.control_plane.credentials.server
 
-    @property
-    def kubectl_environment(self) -> dict[str, str]:
-        cache = self._run.directory / "kubectl-cache"
-        return {"KUBECONFIG": str(self.kubeconfig), "KUBECACHEDIR": str(cache)}
-
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
-
-    def kubectl(self, *arguments: str, stdin: str = "") -> str:
-        """Its output; RuntimeError with what it said if it fails."""
-        done = subprocess.run(
-            [self.binaries.kubectl, *arguments],
-            env=dict(os.environ) | self.kubectl_environment,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        if done.returncode:
-            raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
-
-    def apply(self, manifest: Mapping[str, Any] | str | Path) -> str:
-        """YAML, a file of it, or an object; checked strictly."""
-        if isinstance(manifest, Path):
-            text = manifest.read_text()
-        else:
-            text = manifest if isinstance(manifest, str) else yaml.safe_dump(dict(manifest))
-        return self.kubectl("apply", "--validate=strict", "-f", "-", stdin=text)
-
-    def create(self, thing: Mapping[str, Any]) -> Object:
-        return self.kube.create(thing, fieldValidation="Strict")
-
-    def pod(self, name: str, namespace: str = "default") -> Object:
-        return self.kube.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
-
-    def wait_for_pod(
-        self,
-        name: str,
-        phase: str = "Running",
-        *,
-        ready: bool = False,
-        timeout: float = 60.0,
-        namespace: str = "default",
-    ) -> Object:
-        """The pod, once it is in this phase (and ready)."""
-
-        def check() -> Object | None:
-            pod = self.pod(name, namespace)
-            statuses = pod["status"].get("containerStatuses", [])
-            all_ready = bool(statuses) and all(status["ready"] for status in statuses)
-            if pod["status"]["phase"] == phase and (all_ready or not ready):
-                return pod
-            if pod["status"]["phase"] in ("Failed", "Succeeded"):
-                raise RuntimeError(f"pod {name} will never be {phase}\n{explain()}")
-            return None
-
-        def explain() -> str:
-            status = yaml.safe_dump(self.pod(name, namespace)["status"])
-            return f"{status}\nevents:\n" + "\n".join(self.events(name, namespace))
-
-        return eventually(check, f"pod {name} is {phase}", timeout=timeout, explain=explain)
-
-    def delete_pods(self, *names: str, namespace: str = "default") -> None:
-        """Returns when they are gone, so what they held is free; all pods if none is named."""
-        path = f"/api/v1/namespaces/{namespace}/pods"
-        wanted = names or tuple(pod["metadata"]["name"] for pod in self.kube.items(path))
-        for name in wanted:
-            try:
-                self.kube.delete(f"{path}/{name}", grace_seconds=1)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
-
-        def gone() -> bool:
-            return not {p["metadata"]["name"] for p in self.kube.items(path)} & set(wanted)
-
-        eventually(gone, f"pods {', '.join(wanted)} are gone", timeout=90)
-
-    def logs(self, pod: str, container: str = "main", namespace: str = "default") -> str:
-        path = f"/api/v1/namespaces/{namespace}/pods/{pod}/log"
-        return self.kube.text(path, container=container)
-
-    def events(self, pod: str, namespace: str = "default") -> list[str]:
-        """Reason and message of each event, oldest first."""
-        found = self.kube.items(
-            f"/api/v1/namespaces/{namespace}/events", fieldSelector=f"involvedObject.name={pod}"
-        )
-        found.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
-        return [f"{event['reason']}: {event['message']}" for event in found]
 
     def pod_resources(self, node: str) -> dict[tuple[str, str], dict[str, list[str]]]:
         """(pod, container) -> resource -> device ids, as the kubelet has assigned them."""
@@ -220,11 +126,6 @@ class Cluster:
             node, "GetAllocatableResources", _ALLOCATABLE_REQUEST, _ALLOCATABLE_ANSWER
         )
         return _by_resource(answer.devices)
-
-    def amount(self, node: str, field: str = "allocatable", resource: str = RESOURCE) -> int:
-        """How much of the resource the node's status shows; 0 if the node does not name it."""
-        status = self.kube.get(f"/api/v1/nodes/{node}")["status"]
-        return int(status.get(field, {}).get(resource, 0))
 
     def wait_for_amount(self, node: str, amount: int | None = None, *, timeout: float = 60) -> int:
         """Until so much is allocatable, by the kubelet and by the node's status, which lags behind;
@@ -289,6 +190,9 @@ class Cluster:
             extenders=self._extenders,
         )
         self.control_plane = plane
+        self.kube = plane.kube
+        cache = self._run.directory / "kubectl-cache"
+        self.kubectl_environment = {"KUBECONFIG": str(plane.admin), "KUBECACHEDIR": str(cache)}
         kubeconfigs = [
             plane.credentials.add_user(f"system:node:{spec.name}", "system:nodes")
             for spec in self._specs
@@ -316,8 +220,7 @@ class Cluster:
             if node.spec.agent:
                 self.wait_for_amount(node.name)
         self._note("slices offered")
-        account = "/api/v1/namespaces/default/serviceaccounts/default"
-        eventually(lambda: self.kube.find(account), "namespace default has its service account")
+        self.wait_for_service_account()
 
     def _write_images(self) -> list[Path]:
         directory = self._run.directory / "images"

@@ -43,7 +43,7 @@ class ControlPlane:
             "system:kube-controller-manager", "system:masters"
         )
         self._scheduler = self.credentials.add_user("system:kube-scheduler")
-        self.kube = Kube(
+        self.kube = Kube.with_token(
             server, self.credentials.token_of(self.admin), self.credentials.certificate
         )
         self.etcd = self._process("etcd", binaries.etcd, self._etcd_flags())

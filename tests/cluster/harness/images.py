@@ -19,12 +19,18 @@ _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
 def write_test_image(target: Path, busybox: Path, simcuda: Path) -> None:
-    """busybox with all its applets, and simcuda."""
+    write_busybox_image(target, TEST_IMAGE, busybox, {"bin/simcuda": simcuda})
+
+
+def write_busybox_image(
+    target: Path, name: str, busybox: Path, more: Mapping[str, Path] | None = None
+) -> None:
+    """busybox with all its applets, and more files."""
     listed = subprocess.run([busybox, "--list"], capture_output=True, text=True, check=True)
     links = {f"bin/{applet}": "busybox" for applet in listed.stdout.split()}
-    files = {"bin/busybox": busybox, "bin/simcuda": simcuda}
-    layer = _layer(files, {name: to for name, to in links.items() if name not in files})
-    _write_layout(target, TEST_IMAGE, layer, ["/bin/sh"])
+    files = {"bin/busybox": busybox, **(more or {})}
+    layer = _layer(files, {link: to for link, to in links.items() if link not in files})
+    _write_layout(target, name, layer, ["/bin/sh"])
 
 
 def write_pause_image(target: Path, busybox: Path) -> None:

@@ -1,14 +1,16 @@
-"""The API server's own protocol, HTTPS and JSON: no process has to start for a question."""
+"""The API server's own protocol, HTTP and JSON: no process has to start for a question."""
 
 from __future__ import annotations
 
+import http.client
 import json
+import socket
 import ssl
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlencode
 
 Object = dict[str, Any]
@@ -26,10 +28,24 @@ class ApiError(Exception):
 
 
 class Kube:
-    def __init__(self, server: str, token: str, certificate: Path) -> None:
+    def __init__(
+        self, server: str, transport: urllib.request.BaseHandler, headers: Mapping[str, str]
+    ) -> None:
         self._server = server
-        self._token = token
-        self._tls = ssl.create_default_context(cafile=str(certificate))
+        self._headers = dict(headers)
+        # The server is on this machine, whatever proxy the environment names.
+        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), transport)
+
+    @classmethod
+    def with_token(cls, server: str, token: str, certificate: Path) -> Self:
+        tls = ssl.create_default_context(cafile=str(certificate))
+        transport = urllib.request.HTTPSHandler(context=tls)
+        return cls(server, transport, {"Authorization": f"Bearer {token}"})
+
+    @classmethod
+    def through(cls, proxy: Path) -> Self:
+        """By way of the socket of a `kubectl proxy`, which adds the credentials."""
+        return cls("http://localhost", _SocketHandler(proxy), {})
 
     def get(self, path: str, **query: str) -> Object:
         """`path` as in /api/v1/nodes/node-a."""
@@ -51,8 +67,11 @@ class Kube:
     def text(self, path: str, **query: str) -> str:
         return self._request("GET", path, query).decode(errors="replace")
 
-    def create(self, thing: Mapping[str, Any], **query: str) -> Object:
-        return self._json("POST", _collection(thing), query, thing)
+    def create(
+        self, thing: Mapping[str, Any], *, namespace: str = "default", **query: str
+    ) -> Object:
+        """`namespace` is for things that have one and do not name it."""
+        return self._json("POST", _collection(thing, namespace), query, thing)
 
     def delete(self, path: str, *, grace_seconds: int | None = None) -> None:
         query = {} if grace_seconds is None else {"gracePeriodSeconds": str(grace_seconds)}
@@ -89,14 +108,12 @@ class Kube:
             f"{self._server}{path}?{urlencode(query)}",
             method=method,
             data=None if body is None else json.dumps(body).encode(),
+            headers=self._headers,
         )
-        request.add_header("Authorization", f"Bearer {self._token}")
         kind = "merge-patch+json" if method == "PATCH" else "json"
         request.add_header("Content-Type", f"application/{kind}")
         try:
-            with urllib.request.urlopen(
-                request, timeout=_PATIENCE_SECONDS, context=self._tls
-            ) as answer:
+            with self._opener.open(request, timeout=_PATIENCE_SECONDS) as answer:
                 content: bytes = answer.read()
                 return content
         except urllib.error.HTTPError as error:
@@ -105,13 +122,38 @@ class Kube:
             raise ApiError(error.code, _message(text)) from None
 
 
-def _collection(thing: Mapping[str, Any]) -> str:
+class _SocketHandler(urllib.request.HTTPHandler):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self._path = path
+
+    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
+        return self.do_open(self._connection, req)
+
+    def _connection(self, host: str, **options: Any) -> http.client.HTTPConnection:
+        return _SocketConnection(self._path, host, **options)
+
+
+class _SocketConnection(http.client.HTTPConnection):
+    def __init__(self, path: Path, host: str, **options: Any) -> None:
+        super().__init__(host, **options)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def _collection(thing: Mapping[str, Any], namespace: str) -> str:
     version, kind = thing["apiVersion"], thing["kind"]
     base = f"/api/{version}" if "/" not in version else f"/apis/{version}"
     plural = kind.lower() + ("es" if kind.endswith("s") else "s")
     if kind in _CLUSTER_WIDE:
         return f"{base}/{plural}"
-    return f"{base}/namespaces/{thing['metadata'].get('namespace', 'default')}/{plural}"
+    return f"{base}/namespaces/{thing['metadata'].get('namespace', namespace)}/{plural}"
 
 
 def _message(text: str) -> str:
