@@ -383,6 +383,20 @@ def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> 
         assert "Traceback" not in agent.output()
 
 
+def test_a_directory_that_comes_and_goes_does_not_end_the_agent(rig: Rig) -> None:
+    with rig.agent() as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.stop()
+        for _ in range(40):
+            shutil.rmtree(rig.kubelet.directory, ignore_errors=True)
+            time.sleep(0.01)
+            rig.kubelet.directory.mkdir(exist_ok=True)
+            time.sleep(0.05)
+        assert agent.returncode is None, agent.output()
+        rig.kubelet.start()
+        rig.kubelet.wait_for(RESOURCE, timeout=40)
+
+
 def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
     """All of the directory is gone, as a tmpfs would be, and comes back with the kubelet."""
     with rig.agent():

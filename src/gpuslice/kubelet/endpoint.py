@@ -77,6 +77,8 @@ class Endpoint:
             ended = await self._serve_once()
             log.warning("serving anew", resource=self._resource.name, reason=ended.reason)
             lasted = asyncio.get_running_loop().time() - began
+            if lasted < _FIRST_PAUSE_SECONDS:  # whatever it is, it must not become a busy loop
+                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
             pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else _longer(pause)
             if ended.stream_of is None or await self._is_replaced(ended.stream_of, within=pause):
                 pause = _FIRST_PAUSE_SECONDS
@@ -112,6 +114,8 @@ class Endpoint:
 
         service = DevicePluginService(self._resource, on_streams_end)
         server = await self._listen(service)
+        if server is None:
+            return _Ended("the kubelet's directory went away")
         own = _identity(self._socket)
         try:
             return await self._stay_registered(own, streams_ended)
@@ -144,7 +148,8 @@ class Endpoint:
                 async with asyncio.timeout(None if registered_with else pause):
                     await self._wake.wait()
 
-    async def _listen(self, service: DevicePluginService) -> grpc.aio.Server:
+    async def _listen(self, service: DevicePluginService) -> grpc.aio.Server | None:
+        """None if the directory vanished meanwhile, as it does when a kubelet is set up anew."""
         server = grpc.aio.server(
             # GetPreferredAllocation carries every free device id.
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
@@ -157,6 +162,8 @@ class Endpoint:
                 server.add_insecure_port(f"unix:{self._socket}")
                 await server.start()
         except (OSError, RuntimeError) as error:  # gRPC reports a failed bind as a RuntimeError
+            if not self._socket.parent.is_dir():
+                return None
             raise EndpointError(
                 f"the socket {self._socket} cannot be made ({error}): does the directory belong "
                 "to the kubelet, and may this process write there?"
