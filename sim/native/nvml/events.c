@@ -229,9 +229,11 @@ NVML_API nvmlEventSetWait_v2(nvml_event_set set, struct event_data *out, unsigne
     NEED(out);
     struct event event;
     int status = wait_event(set, timeout_ms, &event);
-    if (status == NVML_SUCCESS)
-        *out = (struct event_data){library_by_gpu(event.gpu), event.type, event.data, event.gi,
-                                   event.ci};
+    if (status == NVML_SUCCESS) {
+        int nameless = (int)sim_number(library_state(), 0, "gpu.%d.events.nameless", event.gpu);
+        *out = (struct event_data){nameless ? NULL : library_by_gpu(event.gpu), event.type,
+                                   event.data, event.gi, event.ci};
+    }
     return status;
 }
 

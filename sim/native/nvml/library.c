@@ -237,7 +237,7 @@ static int is_mig_handle(nvml_device handle)
     return 0;
 }
 
-int library_enter_device(int *held, nvml_device handle, struct device *device)
+int library_enter_device(int *held, nvml_device handle, struct device *device, const char *call)
 {
     int status = library_enter(held, &device->state);
     if (status != NVML_SUCCESS)
@@ -248,7 +248,8 @@ int library_enter_device(int *held, nvml_device handle, struct device *device)
         device->gpu = sim_mig_by_uuid(device->state, handle->mig, &device->mig);
     if (device->gpu < 0)
         return NVML_INVALID_ARGUMENT; /* also a MIG device that a new layout no longer has */
-    return gpu_status(device->state, device->gpu);
+    int fault = (int)sim_number(device->state, 0, "gpu.%d.fault.%s", device->gpu, call);
+    return fault ? fault : gpu_status(device->state, device->gpu);
 }
 
 const char *gpu_text(const struct device *device, const char *key)
@@ -310,10 +311,12 @@ int gpu_set(const struct device *device, const char *key, int64_t value)
     return errno == EACCES || errno == EPERM || errno == EROFS ? NVML_NO_PERMISSION : NVML_UNKNOWN;
 }
 
-int give_number(nvml_device handle, const char *key, unsigned *out)
+int give_number_for(nvml_device handle, const char *key, unsigned *out, const char *call)
 {
-    WITH_GPU(handle, device);
+    WITH_DEVICE_FOR(handle, device, call);
     NEED(out);
+    if (device.mig != WHOLE_GPU)
+        return NVML_NOT_SUPPORTED;
     if (!gpu_has(&device, key))
         return NVML_NOT_SUPPORTED;
     *out = (unsigned)gpu_number(&device, key, 0);

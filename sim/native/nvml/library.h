@@ -29,11 +29,14 @@ struct device {
     } while (0)
 
 /* A GPU or a MIG device. */
-#define WITH_DEVICE(handle, name)                                                                  \
+#define WITH_DEVICE(handle, name) WITH_DEVICE_FOR(handle, name, __func__)
+
+/* `call`: the function that the program called, where a helper answers for it. */
+#define WITH_DEVICE_FOR(handle, name, call)                                                        \
     HOLD_LOCK;                                                                                     \
     struct device name;                                                                            \
     do {                                                                                           \
-        int status_ = library_enter_device(&held_, handle, &name);                                 \
+        int status_ = library_enter_device(&held_, handle, &name, call);                           \
         if (status_ != NVML_SUCCESS)                                                               \
             return status_;                                                                        \
     } while (0)
@@ -51,7 +54,7 @@ struct device {
     } while (0)
 
 int library_enter(int *held, struct sim_state **state);
-int library_enter_device(int *held, nvml_device handle, struct device *device);
+int library_enter_device(int *held, nvml_device handle, struct device *device, const char *call);
 void library_leave(int *held);
 
 /* As library_enter, but also before nvmlInit. */
@@ -115,6 +118,7 @@ int may_administer(const struct sim_state *state);
 int gpu_set(const struct device *device, const char *key, int64_t value);
 
 /* An unsigned value of the record, NOT_SUPPORTED when the GPU has no such key. */
-int give_number(nvml_device handle, const char *key, unsigned *out);
+#define give_number(handle, key, out) give_number_for(handle, key, out, __func__)
+int give_number_for(nvml_device handle, const char *key, unsigned *out, const char *call);
 
 #endif

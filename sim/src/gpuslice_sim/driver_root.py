@@ -44,13 +44,13 @@ def install(native: Path, root: Path, version: str, programs: Path) -> None:
 
 def write_kernel_view(root: Path, values: Mapping[str, str]) -> None:
     """Writes /proc, /sys and /dev anew; they follow hot-plug and MIG layouts."""
-    for tree in ("proc/driver/nvidia", "proc/driver/nvidia-caps", "sys/bus/pci/devices"):
+    for tree in ("proc/driver/nvidia", "proc/driver/nvidia-caps"):
         shutil.rmtree(root / tree, ignore_errors=True)
     _write_driver(root / "proc" / "driver" / "nvidia", values)
-    (root / "sys" / "bus" / "pci" / "devices").mkdir(parents=True)
+    _write_pci(root / "sys" / "bus" / "pci" / "devices", values)
     capable = False
     for gpu in _present(values):
-        _write_gpu(root, gpu)
+        _write_information(root / "proc" / "driver" / "nvidia" / "gpus", gpu)
         capable |= gpu["mig.capable"] == "1"
     if capable:
         _write_capabilities(root / "proc" / "driver", values)
@@ -97,11 +97,13 @@ def _triplet() -> str:
 
 
 def _present(values: Mapping[str, str]) -> Iterator[dict[str, str]]:
+    return (gpu for gpu in _gpus(values) if gpu["present"] != "0")
+
+
+def _gpus(values: Mapping[str, str]) -> Iterator[dict[str, str]]:
     for index in range(int(values["gpu.count"])):
         prefix = f"gpu.{index}."
-        gpu = {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
-        if gpu["present"] != "0":
-            yield gpu
+        yield {k.removeprefix(prefix): v for k, v in values.items() if k.startswith(prefix)}
 
 
 def _instances(gpu: Mapping[str, str]) -> Iterator[tuple[int, int]]:
@@ -137,7 +139,7 @@ def _write_driver(nvidia: Path, values: Mapping[str, str]) -> None:
     (nvidia / "gpus").mkdir(parents=True)
 
 
-def _write_gpu(root: Path, gpu: Mapping[str, str]) -> None:
+def _write_information(gpus: Path, gpu: Mapping[str, str]) -> None:
     address = pci_address(gpu["pci"])
     rows = {
         "Model:": gpu["name"],
@@ -152,11 +154,41 @@ def _write_gpu(root: Path, gpu: Mapping[str, str]) -> None:
         "GPU Excluded:": "No",
     }
     text = "".join(f"{name} \t {value}\n" for name, value in rows.items())
-    _write(root / "proc" / "driver" / "nvidia" / "gpus" / address / "information", text)
+    _write(gpus / address / "information", text)
 
+
+def _write_pci(devices: Path, values: Mapping[str, str]) -> None:
+    """In place: a namespace has this directory mounted, and others read it meanwhile."""
+    devices.mkdir(parents=True, exist_ok=True)
+    drivers = {
+        pci_address(gpu["pci"]): (gpu, _kernel_driver(gpu))
+        for gpu in _gpus(values)
+        if gpu["present"] != "0" or gpu.get("pci.driver")
+    }
+    for old in devices.iterdir():
+        if old.name not in drivers:
+            shutil.rmtree(old)
+    for address, (gpu, driver) in drivers.items():
+        _write_function(devices / address, gpu)
+        _bind(devices / address / "driver", driver)
+
+
+def _kernel_driver(gpu: Mapping[str, str]) -> str:
+    return gpu.get("pci.driver", "").strip("-") if gpu["present"] == "0" else "nvidia"
+
+
+def _bind(link: Path, driver: str) -> None:
+    target = f"../../drivers/{driver}" if driver else None
+    if target == (str(link.readlink()) if link.is_symlink() else None):
+        return
+    link.unlink(missing_ok=True)
+    if target:
+        link.symlink_to(target)
+
+
+def _write_function(sysfs: Path, gpu: Mapping[str, str]) -> None:
     device, vendor = divmod(int(gpu["pci.device_id"], 16), 1 << 16)
     subsystem, subvendor = divmod(int(gpu["pci.subsystem_id"], 16), 1 << 16)
-    sysfs = root / "sys" / "bus" / "pci" / "devices" / address
     for name, content in {
         "vendor": f"{vendor:#06x}",
         "device": f"{device:#06x}",
@@ -166,10 +198,17 @@ def _write_gpu(root: Path, gpu: Mapping[str, str]) -> None:
         "numa_node": gpu["numa"],
         "resource": "0x0 0x0 0x0",
     }.items():
-        _write(sysfs / name, f"{content}\n")
+        _update(sysfs / name, f"{content}\n".encode())
     # The head of a type 0 configuration space without capabilities.
     head = struct.pack("<HHHHBBBB", vendor, device, 0x0007, 0, 0xA1, 0, 0x02, 0x03)
-    (sysfs / "config").write_bytes(head.ljust(256, b"\0"))
+    _update(sysfs / "config", head.ljust(256, b"\0"))
+
+
+def _update(path: Path, content: bytes) -> None:
+    """Leaves a file alone that is right already, as somebody may be reading it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if not path.exists() or path.read_bytes() != content:
+        path.write_bytes(content)
 
 
 def _write_capabilities(driver: Path, values: Mapping[str, str]) -> None:

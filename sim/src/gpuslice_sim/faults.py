@@ -190,14 +190,27 @@ class Faults:
         """Waits for events fail with this code at once, also those under way."""
         self._node.set({"fault.event_wait": _error(code)})
 
+    def call(self, gpu: Which, function: str, code: int | str | None) -> None:
+        """One NVML call fails for one GPU (`nvmlDeviceRegisterEvents`) until the code is None."""
+        self._set(gpu, {f"fault.{function}": _error(code)})
+
+    def nameless_events(self, gpu: Which, *, nameless: bool = True) -> None:
+        """From now on its events do not say which GPU they are of."""
+        self._set(gpu, {"events.nameless": int(nameless)})
+
+    def unbind(self, gpu: Which, driver: str = "") -> None:
+        """The kernel gives the card to another driver (`vfio-pci`) or to none; `plug` ends it."""
+        self._set(gpu, {"present": 0, "pci.driver": driver or "-"})
+        self._node.refresh_root()
+
     def unplug(self, gpu: Which) -> None:
         """The card is gone: lost to those that have it, unseen by those that start."""
-        self._set(gpu, {"present": 0})
+        self._set(gpu, {"present": 0, "pci.driver": ""})
         self._node.refresh_root()
 
     def plug(self, gpu: Which) -> None:
         """The card is back, for those that start from now on."""
-        self._set(gpu, {"present": 1, "lost": 0})
+        self._set(gpu, {"present": 1, "lost": 0, "pci.driver": ""})
         self._node.refresh_root()
 
     def add_gpu(self, model: str) -> SimGpu:

@@ -146,6 +146,27 @@ def event_wait(context: typer.Context, code: Code) -> None:
 
 
 @app.command()
+def call(
+    context: typer.Context,
+    gpu: Gpu,
+    function: Annotated[str, typer.Argument(help="nvmlDeviceGetUUID, ...", show_default=False)],
+    code: Code,
+) -> None:
+    """Let one NVML call fail for one GPU."""
+    _node(context).faults.call(gpu, function, code)
+
+
+@app.command()
+def unbind(
+    context: typer.Context,
+    gpu: Gpu,
+    driver: Annotated[str, typer.Option(help="Its new driver; none if empty.")] = "",
+) -> None:
+    """Take a card from the NVIDIA driver; `plug` gives it back."""
+    _node(context).faults.unbind(gpu, driver)
+
+
+@app.command()
 def unplug(context: typer.Context, gpu: Gpu) -> None:
     """Take a card out."""
     _node(context).faults.unplug(gpu)

@@ -115,6 +115,10 @@ class SimNode:
         """Changes state keys directly, for what `faults` has no method for."""
         self.state.override(values)
 
+    def add_library(self, name: str) -> None:
+        """A library without content (`libdxcore.so`), where programs only ask if it is there."""
+        shutil.copy(_native() / "libcuda.so", self.lib / name)
+
     def refresh_root(self) -> None:
         """Makes /proc, /sys and /dev of the driver root follow the state."""
         driver_root.write_kernel_view(self.root, self.state.values())

@@ -27,6 +27,9 @@ Keys beside those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG device, `<l>
 `gpu.<i>.nvlink.count`, …             `version`, `speed` (Mbit/s)
 `gpu.<i>.nvlink.<l>`                  `gpu:<bus id>`, `switch:<bus id>` or `off`
 `gpu.<i>.fabric.*`                    `state` (missing = no fabric), `status`, `cluster`, `clique`
+`gpu.<i>.fault.<function>`            NVML return code that this call answers with for this GPU
+`gpu.<i>.events.nameless`             1: its events do not say which GPU they are of
+`gpu.<i>.pci.driver`                  kernel driver of a GPU that is not present; `-` = unbound
 `gpu.<i>.limits.<cgroup>`             driver 615: `<soft> <hard>` bytes for a cgroup (path below
                                       /sys/fs/cgroup, with its leading slash)
 `gpu.<i>.mig.capable`, `.mode`, …     `pending`, `max` devices, `count` of devices

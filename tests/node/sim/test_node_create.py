@@ -149,6 +149,44 @@ def test_the_driver_root_follows_hot_plug(make_node: MakeNode) -> None:
     assert (new.name, new.minor, new.index) == ("NVIDIA A10", 2, 2)
 
 
+def test_the_driver_root_shows_which_kernel_driver_a_gpu_has(make_node: MakeNode) -> None:
+    node = make_node("t4x2")
+    driver = node.root / "sys" / "bus" / "pci" / "devices" / "0000:3b:00.0" / "driver"
+    assert driver.readlink().name == "nvidia"
+    node.faults.unbind(0, "vfio-pci")
+    assert driver.readlink().name == "vfio-pci"
+    node.faults.unbind(0)
+    assert driver.parent.exists()
+    assert not driver.is_symlink()
+    node.faults.plug(0)
+    assert driver.readlink().name == "nvidia"
+    node.faults.unplug(0)
+    assert not driver.parent.exists()
+
+
+@needs_root
+def test_a_program_in_the_namespace_sees_hot_plug(make_node: MakeNode) -> None:
+    node = make_node("t4x2")
+    script = "echo up; while read _; do ls /sys/bus/pci/devices | tr '\\n' ' '; echo; done"
+    process = subprocess.Popen(
+        node.namespace_command(["sh", "-c", script]),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    assert process.stdout.readline() == "up\n"
+    seen = []
+    for change in (node.faults.unplug, node.faults.plug):
+        change(0)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        seen.append(process.stdout.readline().split())
+    process.communicate()
+    assert seen == [["0000:d8:00.0"], ["0000:3b:00.0", "0000:d8:00.0"]]
+
+
 def test_programs_work_without_environment_from_anywhere_and_through_links(
     make_node: MakeNode, tmp_path: Path
 ) -> None:
@@ -257,6 +295,8 @@ def test_the_command_line_makes_shows_and_changes_a_node(tmp_path: Path) -> None
         ("recovery-action", 0, "NODE_REBOOT"),
         ("add-process", 0, 4242, 512, "--kind", "M+C", "--gi", 1, "--ci", 0, "--invented"),
         ("mig", 0, "7g.40gb"),
+        ("call", 0, "nvmlDeviceGetUUID", "UNKNOWN"),
+        ("unbind", 1, "--driver", "vfio-pci"),
     ):
         done = sim("fault", directory, *arguments)
         assert done.returncode == 0, done.stderr

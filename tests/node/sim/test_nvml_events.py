@@ -109,6 +109,23 @@ def test_an_event_of_a_lost_gpu_is_still_told(make_node: MakeNode) -> None:
         assert listener.next()[1:3] == [XID, 79]
 
 
+def test_an_event_may_not_say_whose_it_is(make_node: MakeNode, ask: Ask) -> None:
+    node = make_node("t4x2")
+    node.faults.nameless_events(1)
+    code = f"""
+from pathlib import Path
+from gpuslice_sim.node import SimNode
+node = SimNode.open(Path({str(node.directory)!r}))
+events = nvmlEventSetCreate()
+for handle in handles():
+    nvmlDeviceRegisterEvents(handle, nvmlEventTypeXidCriticalError, events)
+node.faults.xid(0, 79)
+node.faults.xid(1, 79)
+answer = [bool(nvmlEventSetWait_v2(events, 60000).device) for _ in range(2)]
+"""
+    assert ask(node, code) == [True, False]
+
+
 def test_a_failing_wait_ends_waits_under_way_until_it_is_cleared(make_node: MakeNode) -> None:
     node = make_node("t4x2")
     with listening(node, 1) as failing:

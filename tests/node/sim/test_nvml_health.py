@@ -139,3 +139,13 @@ def test_the_texts_of_errors_are_nvmls(make_node: MakeNode, ask: Ask) -> None:
     code = "answer = [nvmlErrorString(c) for c in (0, 6, 10, 15, 12345)]"
     texts = ask(make_node("t4x2"), code)
     assert texts == ["Success", "Not Found", "Timeout", "GPU is lost", "Unknown Error"]
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber"])
+def test_one_call_can_fail_for_one_gpu(call: str, make_node: MakeNode, ask: Ask) -> None:
+    node = make_node("t4x2")
+    code = f"answer = [code({call}, h) for h in handles()]"
+    node.faults.call(1, call, "UNKNOWN")
+    assert ask(node, code) == [0, pynvml.NVML_ERROR_UNKNOWN]
+    node.faults.call(1, call, None)
+    assert ask(node, code) == [0, 0]
