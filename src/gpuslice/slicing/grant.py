@@ -8,11 +8,9 @@ from dataclasses import dataclass
 
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.ids import split_unit_id
+from gpuslice.slicing.ids import printable, split_unit_id
 from gpuslice.slicing.offer import Offer
 from gpuslice.slicing.units import MemoryUnit
-
-_LONGEST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +60,7 @@ def _owner(offer: Offer, device_id: str) -> int:
 
 
 def _shown(text: str) -> str:
-    """Ids come from outside: an answer must stay short enough to be delivered."""
-    return repr(text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…")
+    return f"'{printable(text)}'"
 
 
 def _spans(offer: Offer, owners: Counter[int]) -> str:

@@ -12,6 +12,7 @@ from enum import Enum
 from gpuslice.slicing.gpu import Gpu
 
 LONG_SEPARATOR = "-_-"
+_LONGEST_SHOWN = 80
 
 
 class IdStyle(Enum):
@@ -31,3 +32,9 @@ def split_unit_id(device_id: str) -> tuple[str, int] | None:
     if not found or not owner or not (unit.isascii() and unit.isdigit()):
         return None
     return owner, int(unit)
+
+
+def printable(text: str) -> str:
+    """An id for a message. It comes from outside, and an answer must fit into one line."""
+    short = text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+    return repr(short)[1:-1]

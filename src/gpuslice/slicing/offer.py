@@ -9,10 +9,8 @@ from functools import cached_property
 from gpuslice.slicing.errors import TooManyDevices
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.ids import IdStyle, unit_ids
+from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES, numbered_bytes
 from gpuslice.slicing.units import MemoryUnit
-
-# What one gRPC message to the kubelet may hold; not configurable on its side.
-MESSAGE_LIMIT_BYTES = 4 * 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -69,19 +67,7 @@ def message_bytes(offer: Offer) -> int:
 
 
 def _list_bytes(sliced: SlicedGpu) -> int:
-    """Counts ids by their number of digits instead of making them."""
-    prefix = len(next(sliced.ids())) - 1
-    total, digits, first = 0, 1, 0
-    while first < sliced.units:
-        last = min(10**digits, sliced.units)
-        device = 2 + prefix + digits + 2 + len("Unhealthy")
-        total += (last - first) * (1 + _varint_bytes(device) + device)
-        first, digits = last, digits + 1
-    return total
-
-
-def _varint_bytes(value: int) -> int:
-    return max(1, (value.bit_length() + 6) // 7)
+    return numbered_bytes(len(next(sliced.ids())) - 1, sliced.units)
 
 
 def _unit_that_fits(

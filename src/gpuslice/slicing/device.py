@@ -1,0 +1,59 @@
+"""What a container can be given: a whole GPU, a MIG device, or what stands for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuslice.slicing.gpu import Gpu, MigDevice
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """`uuid` names it to the kubelet and to the container runtime, `index` to people."""
+
+    uuid: str
+    index: str
+    # UUID of the GPU that it is, or is a part of.
+    gpu: str
+    # Device nodes, as seen from the host's root.
+    nodes: tuple[str, ...] = ()
+    memory_mib: int = 0
+    compute_capability: tuple[int, int] = (0, 0)
+    numa_node: int | None = None
+    model: str = ""
+    mig: MigDevice | None = None
+
+    @property
+    def is_mig(self) -> bool:
+        return self.mig is not None
+
+
+def whole(gpu: Gpu) -> Device:
+    return Device(
+        uuid=gpu.uuid,
+        index=str(gpu.index),
+        gpu=gpu.uuid,
+        nodes=gpu.nodes,
+        memory_mib=gpu.memory_mib,
+        compute_capability=gpu.compute_capability,
+        numa_node=gpu.numa_node,
+        model=gpu.name,
+    )
+
+
+def parts(gpu: Gpu) -> tuple[Device, ...]:
+    """The MIG devices of a GPU. Each needs its parent's device node as well."""
+    return tuple(
+        Device(
+            uuid=mig.uuid,
+            index=f"{gpu.index}:{mig.index}",
+            gpu=gpu.uuid,
+            nodes=(*gpu.nodes, *mig.nodes),
+            memory_mib=mig.memory_mib,
+            compute_capability=gpu.compute_capability,
+            numa_node=gpu.numa_node,
+            model=gpu.name,
+            mig=mig,
+        )
+        for mig in gpu.mig
+    )
