@@ -8,12 +8,17 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
 from typing import Any, Self, TypeVar
+from uuid import UUID
 
 import pynvml
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024
+# What NVML puts where an event is not about a MIG instance.
+_NO_INSTANCE = 0xFFFFFFFF
 
 
 class NvmlError(Exception):
@@ -21,7 +26,16 @@ class NvmlError(Exception):
 
     def __init__(self, call: str, error: pynvml.NVMLError) -> None:
         super().__init__(f"{call}: {error}")
-        self.gpu_is_lost: bool = error.value == pynvml.NVML_ERROR_GPU_IS_LOST
+        self.gpu_is_lost: bool = error.value in (
+            pynvml.NVML_ERROR_GPU_IS_LOST,
+            pynvml.NVML_ERROR_RESET_REQUIRED,
+        )
+        self.not_found: bool = error.value in (
+            pynvml.NVML_ERROR_NOT_FOUND,
+            pynvml.NVML_ERROR_INVALID_ARGUMENT,
+        )
+        # Newer drivers drop functions that have a successor.
+        self.missing: bool = error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
         self.unsupported: bool = error.value in (
             pynvml.NVML_ERROR_NOT_SUPPORTED,
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
@@ -30,6 +44,83 @@ class NvmlError(Exception):
 
 class DriverUnavailable(NvmlError):
     """There is no driver to talk to (yet)."""
+
+    def __init__(self, call: str, error: pynvml.NVMLError) -> None:
+        super().__init__(call, error)
+        # The driver was replaced under this process, which keeps the old library until it ends.
+        self.outdated: bool = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+
+class LinkEnd(Enum):
+    """What an NVLink leads to."""
+
+    GPU = "gpu"
+    SWITCH = "switch"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class NvLink:
+    """An active link. `bus_id` is that of the far end, as sysfs writes it; empty if unknown."""
+
+    end: LinkEnd
+    bus_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class MigAttributes:
+    """What a MIG device has, as the driver counts it."""
+
+    memory_mib: int
+    multiprocessors: int
+    gpu_slices: int
+    compute_slices: int
+    # copy, decoder, encoder, jpeg, ofa
+    engines: tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MigHandle:
+    """A MIG device of a GPU, by its place among them."""
+
+    index: int
+    _raw: Any
+
+    def uuid(self) -> str:
+        return str(_call(pynvml.nvmlDeviceGetUUID, self._raw))
+
+    def name(self) -> str:
+        return str(_call(pynvml.nvmlDeviceGetName, self._raw))
+
+    def gpu_instance(self) -> int:
+        return int(_call(pynvml.nvmlDeviceGetGpuInstanceId, self._raw))
+
+    def compute_instance(self) -> int:
+        return int(_call(pynvml.nvmlDeviceGetComputeInstanceId, self._raw))
+
+    def attributes(self) -> MigAttributes:
+        found = _call(pynvml.nvmlDeviceGetAttributes_v2, self._raw)
+        return MigAttributes(
+            memory_mib=int(found.memorySizeMB),
+            multiprocessors=int(found.multiprocessorCount),
+            gpu_slices=int(found.gpuInstanceSliceCount),
+            compute_slices=int(found.computeInstanceSliceCount),
+            engines=(
+                int(found.sharedCopyEngineCount),
+                int(found.sharedDecoderCount),
+                int(found.sharedEncoderCount),
+                int(found.sharedJpegCount),
+                int(found.sharedOfaCount),
+            ),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Fabric:
+    """Where in a fabric of NVLinks a GPU belongs."""
+
+    cluster: str
+    clique: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,25 +139,142 @@ class GpuHandle:
     def name(self) -> str:
         return str(_call(pynvml.nvmlDeviceGetName, self._raw))
 
+    def memory_bytes(self) -> int:
+        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, self._raw).total)
+
     def memory_mib(self) -> int:
-        return int(_call(pynvml.nvmlDeviceGetMemoryInfo, self._raw).total) // _MIB
+        return self.memory_bytes() // _MIB
+
+    def pci_bus_id(self) -> str:
+        """As sysfs writes it."""
+        return sysfs_bus_id(_text(_call(pynvml.nvmlDeviceGetPciInfo, self._raw).busId))
 
     def compute_capability(self) -> tuple[int, int]:
         major, minor = _call(pynvml.nvmlDeviceGetCudaComputeCapability, self._raw)
         return int(major), int(minor)
 
-    def mig_enabled(self) -> bool:
+    def mig_mode(self) -> bool | None:
+        """Whether MIG is on; None if the GPU has no MIG."""
         try:
             current, _pending = _call(pynvml.nvmlDeviceGetMigMode, self._raw)
         except NvmlError as error:
             if error.unsupported:
-                return False
+                return None
             raise
         return bool(current == pynvml.NVML_DEVICE_MIG_ENABLE)
 
+    def mig_enabled(self) -> bool:
+        return self.mig_mode() is True
+
+    def mig_places(self) -> int:
+        """How many MIG devices there could be. Places may be empty, also between others."""
+        return int(_call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
+
+    def mig_device(self, place: int) -> MigHandle | None:
+        try:
+            raw = _call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._raw, place)
+        except NvmlError as error:
+            if error.not_found:
+                return None
+            raise
+        return MigHandle(place, raw)
+
+    def gpu_instance_profile(self, gpu_instance: int) -> int:
+        """NVML's number of the profile that a GPU instance was made by. Needs CAP_SYS_ADMIN."""
+        instance = _call(pynvml.nvmlDeviceGetGpuInstanceById, self._raw, gpu_instance)
+        wanted = _call(pynvml.nvmlGpuInstanceGetInfo, instance).profileId
+        for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
+            try:
+                profile = _call(_instance_profile, self._raw, number)
+            except NvmlError as error:
+                if error.unsupported or error.not_found:
+                    continue
+                raise
+            if profile.id == wanted:
+                return number
+        missing = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        raise NvmlError(f"profile of GPU instance {gpu_instance}", missing)
+
     def exclusive_process(self) -> bool:
-        mode = _call(pynvml.nvmlDeviceGetComputeMode, self._raw)
+        try:
+            mode = _call(pynvml.nvmlDeviceGetComputeMode, self._raw)
+        except NvmlError as error:
+            if error.unsupported:
+                return False
+            raise
         return bool(mode == pynvml.NVML_COMPUTEMODE_EXCLUSIVE_PROCESS)
+
+    def probe(self) -> None:
+        """Raises NvmlError if the GPU does not answer.
+
+        Two questions, as a library may know the answer to one of them by heart.
+        """
+        self.uuid()
+        try:
+            self.memory_bytes()
+        except NvmlError as error:
+            if not error.unsupported:
+                raise
+
+    def common_ancestor(self, other: GpuHandle) -> int:
+        """The level at which the ways to two GPUs part: NVML_TOPOLOGY_*, from 0 (one board)."""
+        return int(_call(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._raw, other._raw))
+
+    def links(self) -> tuple[NvLink, ...]:
+        """Active NVLinks; one that fails to answer is as good as none."""
+        found = (self._link(number) for number in range(pynvml.NVML_NVLINK_MAX_LINKS))
+        return tuple(link for link in found if link is not None)
+
+    def _link(self, number: int) -> NvLink | None:
+        try:
+            if not _call(pynvml.nvmlDeviceGetNvLinkState, self._raw, number):
+                return None
+        except NvmlError:
+            return None
+        return NvLink(self._link_end(number), self._link_bus_id(number))
+
+    def _link_bus_id(self, number: int) -> str:
+        try:
+            remote = _call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, self._raw, number)
+        except NvmlError:  # a switch outside this machine has no address in it
+            return ""
+        return sysfs_bus_id(_text(remote.busId))
+
+    def _link_end(self, number: int) -> LinkEnd:
+        try:
+            kind = _call(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, self._raw, number)
+        except NvmlError:  # drivers before 465 cannot tell
+            return LinkEnd.UNKNOWN
+        return {
+            pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: LinkEnd.GPU,
+            pynvml.NVML_NVLINK_DEVICE_TYPE_SWITCH: LinkEnd.SWITCH,
+        }.get(kind, LinkEnd.UNKNOWN)
+
+    def fabric(self) -> Fabric | None:
+        """None unless the GPU has joined one."""
+        try:
+            info = self._fabric_info()
+        except NvmlError as error:
+            if error.unsupported:
+                return None
+            raise
+        cluster = bytes(info.clusterUuid)
+        # One byte, in a binding that reads four.
+        joined = info.state & 0xFF == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
+        if not joined or info.status != pynvml.NVML_SUCCESS or not any(cluster):
+            return None
+        return Fabric(str(UUID(bytes=cluster)), int(info.cliqueId))
+
+    def _fabric_info(self) -> Any:
+        info = pynvml.c_nvmlGpuFabricInfo_t()
+        try:
+            _call(pynvml.nvmlDeviceGetGpuFabricInfo, self._raw, ctypes.byref(info))
+        except NvmlError as error:
+            if not error.missing:
+                raise
+            info = pynvml.c_nvmlGpuFabricInfoV_t()
+            _call(pynvml.nvmlDeviceGetGpuFabricInfoV, self._raw, ctypes.byref(info))
+        return info
 
     def same_as(self, raw: Any) -> bool:
         return _address(self._raw) == _address(raw)
@@ -74,18 +282,27 @@ class GpuHandle:
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """A critical error that the driver reports. `handle` is None if it does not say of whom."""
+    """A critical error that the driver reports. `handle` is None if it does not say of whom.
+
+    Instances are None where the error is not confined to one.
+    """
 
     xid: int
     handle: GpuHandle | None
+    gpu_instance: int | None = None
+    compute_instance: int | None = None
 
 
 class Nvml:
     """An open driver."""
 
     @classmethod
-    def open(cls) -> Self:
+    def open(cls, library: Path | None = None) -> Self:
+        """`library`: its file, where the loader would not find it by name."""
         try:
+            if library is not None:
+                # Loaded first, it is what the binding finds under the library's own name.
+                _load(library)
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
             raise DriverUnavailable("nvmlInit", error) from error
@@ -99,6 +316,11 @@ class Nvml:
 
     def driver_version(self) -> str:
         return str(_call(pynvml.nvmlSystemGetDriverVersion))
+
+    def cuda_version(self) -> tuple[int, int]:
+        """The newest CUDA that the driver serves."""
+        version = int(_call(pynvml.nvmlSystemGetCudaDriverVersion))
+        return version // 1000, version % 1000 // 10
 
     def count(self) -> int:
         return int(_call(pynvml.nvmlDeviceGetCount))
@@ -117,14 +339,27 @@ class XidEvents:
     def close(self) -> None:
         _call(pynvml.nvmlEventSetFree, self._set)
 
-    def register(self, handle: GpuHandle) -> None:
+    def register(self, handle: GpuHandle) -> bool:
+        """Returns whether the GPU reports XIDs at all."""
+        try:
+            supported = _call(pynvml.nvmlDeviceGetSupportedEventTypes, handle._raw)  # noqa: SLF001
+            if not supported & pynvml.nvmlEventTypeXidCriticalError:
+                return False
+            self._subscribe(handle)
+        except NvmlError as error:
+            if error.unsupported:
+                return False
+            raise
+        self._handles.append(handle)
+        return True
+
+    def _subscribe(self, handle: GpuHandle) -> None:
         _call(
             pynvml.nvmlDeviceRegisterEvents,
             handle._raw,  # noqa: SLF001
             pynvml.nvmlEventTypeXidCriticalError,
             self._set,
         )
-        self._handles.append(handle)
 
     def wait(self, timeout_ms: int) -> XidEvent | None:
         """Blocks for the next XID; None when the time is over."""
@@ -137,7 +372,21 @@ class XidEvents:
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
         owner = next((handle for handle in self._handles if handle.same_as(event.device)), None)
-        return XidEvent(int(event.eventData), owner)
+        return XidEvent(
+            int(event.eventData),
+            owner,
+            _instance(event.gpuInstanceId),
+            _instance(event.computeInstanceId),
+        )
+
+
+def sysfs_bus_id(bus_id: str) -> str:
+    """NVML writes 00000000:3B:00.0 where the kernel has 0000:3b:00.0."""
+    domain, _, rest = bus_id.lower().partition(":")
+    try:
+        return f"{int(domain, 16):04x}:{rest}"
+    except ValueError:
+        return bus_id.lower()
 
 
 def _call(function: Callable[..., _T], *args: Any) -> _T:
@@ -145,6 +394,27 @@ def _call(function: Callable[..., _T], *args: Any) -> _T:
         return function(*args)
     except pynvml.NVMLError as error:
         raise NvmlError(function.__name__, error) from error
+
+
+def _load(library: Path) -> None:
+    try:
+        ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        missing = pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+        raise DriverUnavailable(f"cannot load {library}: {error}", missing) from error
+
+
+def _instance_profile(raw: Any, number: int) -> Any:
+    # The first version of the call, which every driver with MIG has.
+    return pynvml.nvmlDeviceGetGpuInstanceProfileInfo(raw, number, version=1)
+
+
+def _instance(number: int) -> int | None:
+    return None if number == _NO_INSTANCE else int(number)
+
+
+def _text(value: str | bytes) -> str:
+    return value.decode() if isinstance(value, bytes) else str(value)
 
 
 def _address(raw: Any) -> int | None:

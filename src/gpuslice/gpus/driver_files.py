@@ -1,0 +1,250 @@
+"""What a driver consists of on disk, found under the root where the agent sees it.
+
+Paths are given from that root, which is how containers name them as well.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+
+from gpuslice.gpus.device_nodes import Link
+from gpuslice.gpus.elf import soname
+from gpuslice.gpus.tree import Tree
+
+_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
+_LIBRARY_DIRECTORIES = (
+    "/usr/lib64",
+    *(f"/usr/lib/{triplet}" for triplet in _TRIPLETS),
+    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
+    "/lib64",
+    *(f"/lib/{triplet}" for triplet in _TRIPLETS),
+    *(f"/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
+    "/usr/lib",
+)
+_PROGRAM_DIRECTORIES = (
+    "/usr/local/sbin",
+    "/usr/local/bin",
+    "/usr/sbin",
+    "/usr/bin",
+    "/sbin",
+    "/bin",
+)
+_PROGRAMS = (
+    "nvidia-smi",
+    "nvidia-debugdump",
+    "nvidia-persistenced",
+    "nvidia-cuda-mps-control",
+    "nvidia-cuda-mps-server",
+    "nvidia-imex",
+    "nvidia-imex-ctl",
+)
+_SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
+_FIRMWARE = ("gsp*.bin", "ucodes*.bin")
+# Libraries of other projects that come with the driver; they do not bear its version.
+_EXPLICIT_LIBRARIES = (
+    "libEGL.so",
+    "libGL.so",
+    "libGLESv1_CM.so",
+    "libGLESv2.so",
+    "libGLX.so",
+    "libGLdispatch.so",
+    "libOpenCL.so",
+    "libOpenGL.so",
+    "libnvidia-api.so",
+    "libnvidia-egl-xcb.so",
+    "libnvidia-egl-xlib.so",
+)
+_GRAPHICS_LIBRARIES = tuple(
+    f"libnvidia-egl-{name}.so.*.*" for name in ("gbm", "wayland", "wayland2", "xcb", "xlib")
+)
+_SHARED_CONFIGS = (
+    "glvnd/egl_vendor.d/10_nvidia.json",
+    "egl/egl_external_platform.d/15_nvidia_gbm.json",
+    "egl/egl_external_platform.d/10_nvidia_wayland.json",
+    "egl/egl_external_platform.d/09_nvidia_wayland2.json",
+    "egl/egl_external_platform.d/20_nvidia_xcb.json",
+    "egl/egl_external_platform.d/20_nvidia_xlib.json",
+    "nvidia/nvoptix.bin",
+    "X11/xorg.conf.d/10-nvidia.conf",
+    "X11/xorg.conf.d/nvidia-drm-outputclass.conf",
+)
+_ETC_CONFIGS = (
+    "vulkan/icd.d/nvidia_icd.json",
+    "vulkan/icd.d/nvidia_icd.{machine}.json",
+    "vulkan/icd.d/nvidia_layers.json",
+    "vulkan/implicit_layer.d/nvidia_layers.json",
+    "OpenCL/vendors/nvidia.icd",
+)
+_CONFIG_DIRECTORIES = ("/etc", "/usr/local/share", "/usr/share")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    path: str
+    links: tuple[Link, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigFile:
+    """Graphics loaders look in fixed places, wherever the host keeps the file."""
+
+    path: str
+    container_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriverFiles:
+    version: str
+    # Where libcuda lies; None if no library of this version was found.
+    library_directory: str | None = None
+    # Those that the loader must find.
+    libraries: tuple[Library, ...] = ()
+    # Those that are opened by their path.
+    modules: tuple[Library, ...] = ()
+    configs: tuple[ConfigFile, ...] = ()
+    programs: tuple[str, ...] = ()
+    firmware: tuple[str, ...] = ()
+    sockets: tuple[str, ...] = ()
+
+
+def seen_driver_root(container_driver_root: str, driver_root: str) -> Tree:
+    """Where the agent sees the driver: mounted somewhere, or on the host where it is."""
+    mounted = Path(container_driver_root)
+    return Tree(mounted if mounted.is_dir() else Path(driver_root))
+
+
+def seen_dev_root(driver: Tree) -> Tree:
+    """A driver root without /dev is of a driver whose nodes are where the agent has its own."""
+    return driver if driver.is_directory("/dev") else Tree(Path("/"))
+
+
+def find_driver_files(tree: Tree, version: str, flags: frozenset[str] = frozenset()) -> DriverFiles:
+    directory = _library_directory(tree, version)
+    if directory is None:
+        return DriverFiles(version)
+    patterns = [f"{place}/*.so.{version}" for place in (directory, f"{directory}/vdpau")]
+    if "enable-explicit-driver-libraries" in flags:
+        patterns += [f"{directory}/{name}" for name in _EXPLICIT_LIBRARIES]
+    libraries = tree.resolved(path for pattern in patterns for path in tree.matching(pattern))
+    return DriverFiles(
+        version=version,
+        library_directory=directory,
+        libraries=tuple(_library(tree, path) for path in libraries),
+        modules=_modules(tree, directory, version),
+        configs=_configs(tree),
+        programs=_programs(tree),
+        firmware=_firmware(tree, version),
+        sockets=() if "disable-ipc-discoverer" in flags else _sockets(tree),
+    )
+
+
+def _library_directory(tree: Tree, version: str) -> str | None:
+    for name in ("libcuda.so", "libnvidia-ml.so"):
+        paths = tree.resolved(f"{place}/{name}.{version}" for place in _LIBRARY_DIRECTORIES)
+        if paths:
+            return str(PurePosixPath(paths[0]).parent)
+    return None
+
+
+def _library(tree: Tree, path: str) -> Library:
+    links = dict.fromkeys([*_known_links(path), *_loader_links(tree, path)])
+    return Library(path, tuple(links))
+
+
+def _known_links(path: str) -> Iterator[Link]:
+    """Links that programs count on although no package makes them everywhere."""
+    directory, name = PurePosixPath(path).parent, PurePosixPath(path).name
+    if fnmatchcase(name, "libcuda.so.*.*"):
+        yield Link("libcuda.so.1", f"{directory}/libcuda.so")
+    elif fnmatchcase(name, "libGLX_nvidia.so.*.*"):
+        yield Link(name, f"{directory}/libGLX_indirect.so.0")
+    elif fnmatchcase(name, "libnvidia-opticalflow.so.*.*"):
+        yield Link("libnvidia-opticalflow.so.1", f"{directory}/libnvidia-opticalflow.so")
+    elif fnmatchcase(name, "libnvidia-allocator.so.*.*"):
+        yield Link("../libnvidia-allocator.so.1", f"{directory}/gbm/nvidia-drm_gbm.so")
+    elif fnmatchcase(name, "libnvidia-vulkan-producer.so.*.*"):
+        yield Link(name, f"{directory}/libnvidia-vulkan-producer.so")
+    elif fnmatchcase(name, "libglxserver_nvidia.so.*.*"):
+        yield Link(name, f"{directory}/libglxserver_nvidia.so")
+
+
+def _loader_links(tree: Tree, path: str) -> Iterator[Link]:
+    """lib.so -> lib.so.1 -> lib.so.570.1, so far as the host has them too."""
+    directory, name = PurePosixPath(path).parent, PurePosixPath(path).name
+    if not fnmatchcase(name, "*.*.*"):
+        return
+    loaded_as = _soname(tree.at(path)) or name
+    if loaded_as != name and tree.is_link(f"{directory}/{loaded_as}"):
+        yield Link(name, f"{directory}/{loaded_as}")
+    stem, dot_so, _ = loaded_as.partition(".so")
+    plain = f"{stem}{dot_so}"
+    if dot_so and plain != loaded_as and tree.is_link(f"{directory}/{plain}"):
+        yield Link(loaded_as, f"{directory}/{plain}")
+
+
+def _soname(path: Path) -> str | None:
+    try:
+        with path.open("rb") as library:
+            return soname(library)
+    except OSError:
+        return None
+
+
+def _modules(tree: Tree, directory: str, version: str) -> tuple[Library, ...]:
+    libraries = tree.resolved(
+        path for pattern in _GRAPHICS_LIBRARIES for path in tree.matching(f"{directory}/{pattern}")
+    )
+    places = [f"{directory}/nvidia/xorg"]
+    for base in (f"{directory}/xorg", "/usr/lib/xorg", "/usr/lib64/xorg"):
+        for part in ("modules", "modules/updates"):
+            places += [f"{base}/{part}/{kind}" for kind in ("drivers", "extensions")]
+    for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{version}"):
+        libraries += tree.first(places, name)
+    return tuple(Library(path, tuple(_known_links(path))) for path in libraries)
+
+
+def _configs(tree: Tree) -> tuple[ConfigFile, ...]:
+    found = {}
+    machine = os.uname().machine
+    for container_root, names in (("/usr/share", _SHARED_CONFIGS), ("/etc", _ETC_CONFIGS)):
+        for name in (name.format(machine=machine) for name in names):
+            for path in tree.first(_CONFIG_DIRECTORIES, name):
+                found[path] = ConfigFile(path, f"{container_root}/{name}")
+    return tuple(found.values())
+
+
+def _programs(tree: Tree) -> tuple[str, ...]:
+    places = ([f"{place}/{name}" for place in _PROGRAM_DIRECTORIES] for name in _PROGRAMS)
+    found = (next(filter(tree.is_program, paths), None) for paths in places)
+    return tuple(path for path in found if path is not None)
+
+
+def _firmware(tree: Tree, version: str) -> tuple[str, ...]:
+    release = os.uname().release
+    places = [
+        *_custom_firmware_place(),
+        f"/lib/firmware/updates/{release}",
+        "/lib/firmware/updates",
+        f"/lib/firmware/{release}",
+        "/lib/firmware",
+    ]
+    patterns = [f"{place}/nvidia/{version}/{name}" for place in places for name in _FIRMWARE]
+    paths = dict.fromkeys(path for pattern in patterns for path in tree.matching(pattern))
+    return tuple(filter(tree.is_file, paths))
+
+
+def _custom_firmware_place() -> tuple[str, ...]:
+    try:
+        place = Path("/sys/module/firmware_class/parameters/path").read_text().strip()
+    except (OSError, UnicodeDecodeError):
+        return ()
+    return (place.rstrip("/"),) if place.startswith("/") else ()
+
+
+def _sockets(tree: Tree) -> tuple[str, ...]:
+    found = (tree.first(("/run", "/var/run"), name) for name in _SOCKETS)
+    return tuple(path for paths in found for path in paths)

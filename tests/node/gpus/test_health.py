@@ -1,0 +1,305 @@
+"""What the health watch reports, and of whom."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuslice.config.settings import HealthSettings
+from gpuslice_sim.node import SimNode
+
+from .conftest import MakeNode
+
+WATCHER = str(Path(__file__).with_name("watcher.py"))
+
+
+class Watch:
+    """A process with a health watch in it."""
+
+    def __init__(self, node: SimNode, settings: HealthSettings) -> None:
+        self.node = node
+        self.lines: list[str] = []
+        self._process = subprocess.Popen(
+            [sys.executable, WATCHER, str(node.root), repr(settings)],
+            env=node.env(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
+
+    def go(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+
+    def begin(self) -> None:
+        self.go()
+        self.wait_for("watching")
+
+    def wait_for(self, text: str, seconds: float = 30.0) -> str:
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline:
+            for line in self.lines:
+                if text in line:
+                    return line
+            time.sleep(0.02)
+        raise TimeoutError(f"{text!r} was not said; {self.lines}")
+
+    def troubles(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("<")]
+
+    def notes(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("note")]
+
+    def cpu_seconds(self) -> float:
+        fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def end(self) -> None:
+        """It must end well when asked to."""
+        self.go()
+        assert self._process.wait(30) == 0
+        self._reader.join(30)
+        assert self.lines[-1] == "left the driver: True"
+
+    def close(self) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        self._reader.join(30)
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                stream.close()
+
+
+StartWatch = Callable[..., Watch]
+
+
+@pytest.fixture
+def prepare_watch() -> Iterator[StartWatch]:
+    """The inventory is read, the watch has not begun."""
+    watches: list[Watch] = []
+
+    def prepare(node: SimNode, settings: HealthSettings = HealthSettings()) -> Watch:  # noqa: B008
+        watches.append(Watch(node, settings))
+        return watches[-1]
+
+    yield prepare
+    for watch in watches:
+        watch.close()
+
+
+@pytest.fixture
+def start_watch(prepare_watch: StartWatch) -> StartWatch:
+    def start(node: SimNode, settings: HealthSettings = HealthSettings()) -> Watch:  # noqa: B008
+        watch = prepare_watch(node, settings)
+        watch.begin()
+        return watch
+
+    return start
+
+
+def settled(watch: Watch, gpu: int) -> None:
+    """Events come in order: when the last one was reported, the others have been dealt with."""
+    watch.node.faults.xid(gpu, 999)
+    watch.wait_for("XID 999")
+
+
+def test_a_fatal_error_is_reported_of_its_gpu(make_node: MakeNode, start_watch: StartWatch) -> None:
+    watch = start_watch(make_node("v100x4"))
+    watch.node.faults.xid(2, 79)
+    assert watch.wait_for("XID") == "<2 xid 79 None/None> XID 79"
+    watch.end()
+    assert len(watch.troubles()) == 1
+    assert watch.notes() == []
+
+
+def test_errors_of_applications_and_memory_counts_are_not_reported(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    for xid in (13, 31, 43, 45, 68, 109):
+        watch.node.faults.xid(0, xid)
+    watch.node.faults.ecc(0, corrected=1, uncorrected=1)
+    settled(watch, 1)
+    assert watch.troubles() == ["<1 xid 999 None/None> XID 999"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "reported"),
+    [
+        (HealthSettings(ignored=frozenset({48})), [79]),
+        (HealthSettings(fatal=frozenset({13})), [13, 48, 79]),
+        (HealthSettings(fatal=None), [13, 48, 79]),
+        (HealthSettings(ignore_all=True, fatal=frozenset({48, 999})), [48]),
+    ],
+)
+def test_the_settings_decide_what_is_reported(
+    settings: HealthSettings,
+    reported: list[int],
+    make_node: MakeNode,
+    start_watch: StartWatch,
+) -> None:
+    watch = start_watch(make_node("t4x2"), settings)
+    for xid in (13, 48, 79):
+        watch.node.faults.xid(0, xid)
+    settled(watch, 1)
+    found = [int(line.split()[2]) for line in watch.troubles()]
+    assert found == [*reported, 999]
+
+
+@pytest.mark.parametrize(
+    "settings", [HealthSettings(enabled=False), HealthSettings(ignore_all=True)]
+)
+def test_nothing_is_watched_where_nothing_is_fatal(
+    settings: HealthSettings, make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"), settings)
+    assert watch.lines == ["watching with 1 threads"]
+    watch.node.faults.xid(0, 79)
+    watch.end()
+    assert watch.troubles() == []
+
+
+@pytest.mark.parametrize(
+    ("gi", "ci", "told"), [(3, 0, "3/0"), (3, None, "3/None"), (None, None, "None/None")]
+)
+def test_an_error_of_a_mig_instance_names_the_instance(
+    gi: int | None, ci: int | None, told: str, make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("a100x2-mig-mixed"))
+    watch.node.faults.xid(0, 94, gi, ci)
+    assert watch.wait_for("XID") == f"<0 xid 94 {told}> XID 94"
+
+
+def test_one_error_of_a_gpu_with_many_mig_devices_is_reported_once(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("a100x2-mig-single"))
+    watch.node.faults.xid(0, 79)
+    settled(watch, 1)
+    assert len(watch.troubles()) == 2
+
+
+def test_a_lost_gpu_is_noticed_without_an_event_and_reported_once(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    watch.node.faults.lost(1)
+    watch.wait_for("<1 lost None None/None> the GPU is lost")
+    time.sleep(6)  # another probe
+    settled(watch, 0)
+    assert len(watch.troubles()) == 2
+
+
+def test_a_gpu_lost_between_enumeration_and_watch_is_reported(
+    make_node: MakeNode, prepare_watch: StartWatch
+) -> None:
+    watch = prepare_watch(make_node("t4x2"))
+    time.sleep(1.5)  # it waits for our word by then
+    watch.node.faults.lost(0)
+    watch.begin()
+    watch.wait_for("<0 lost None None/None> the GPU is lost")
+    settled(watch, 1)
+    assert len(watch.troubles()) == 2
+
+
+def test_an_error_of_an_unknown_gpu_concerns_those_that_do_not_answer(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("v100x4"))
+    watch.node.faults.nameless_events(3)
+    watch.node.faults.lost(3)
+    watch.node.faults.xid(3, 79)
+    watch.wait_for("<3 lost")
+    settled(watch, 0)
+    assert len(watch.troubles()) == 2
+
+
+def test_an_error_of_an_unknown_gpu_concerns_all_if_all_answer(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("v100x4"))
+    watch.node.faults.nameless_events(3)
+    watch.node.faults.xid(3, 79)
+    assert watch.wait_for("<") == "<all xid 79 None/None> XID 79 of an unknown GPU"
+
+
+def test_a_wait_that_fails_harms_no_gpu_and_is_noted_once_without_haste(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    watch.node.faults.event_wait("UNKNOWN")
+    watch.wait_for("note: waiting for GPU errors fails")
+    before = watch.cpu_seconds()
+    time.sleep(3.0)
+    assert watch.cpu_seconds() - before < 0.5
+    assert len(watch.notes()) == 1
+    watch.node.faults.event_wait(None)
+    watch.node.faults.xid(1, 79)
+    assert watch.wait_for("XID") == "<1 xid 79 None/None> XID 79"
+    assert len(watch.troubles()) == 1
+
+
+def test_a_wait_that_fails_for_a_lost_gpu_concerns_that_gpu_and_others_stay_watched(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    watch.node.faults.lost(0)
+    watch.node.faults.event_wait("GPU_IS_LOST")
+    watch.wait_for("<0 lost")
+    watch.node.faults.event_wait(None)
+    time.sleep(1.5)  # the set of events is a new one by then
+    watch.node.faults.xid(1, 48)
+    watch.wait_for("<1 xid 48")
+    watch.end()
+    assert len(watch.troubles()) == 2
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes"])
+def test_a_gpu_that_reports_no_errors_is_healthy_with_a_note(
+    call: str, make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    node = make_node("t4x2")
+    node.faults.call(0, call, "NOT_SUPPORTED")
+    watch = start_watch(node)
+    assert re.search(r"GPU 0 \(GPU-\S+\) reports no XIDs", watch.notes()[0])
+    settled(watch, 1)
+    assert len(watch.troubles()) == 1
+
+
+@pytest.mark.parametrize("call", ["nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes"])
+def test_a_gpu_whose_errors_cannot_be_watched_is_reported(
+    call: str, make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    node = make_node("t4x2")
+    node.faults.call(0, call, "UNKNOWN")
+    watch = start_watch(node)
+    assert watch.wait_for("<0 unwatched").count("its errors cannot be watched") == 1
+    settled(watch, 1)
+    assert len(watch.troubles()) == 2
+
+
+def test_an_error_that_passes_is_no_loss_and_one_that_stays_is(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    watch.node.faults.call(0, "nvmlDeviceGetUUID", "UNKNOWN")
+    # A failing wait probes at every turn, which spares the test the long way.
+    watch.node.faults.event_wait("UNKNOWN")
+    watch.wait_for("<0 lost None None/None> the GPU does not answer")
+    assert len(watch.troubles()) == 1

@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuslice.gpus.library import find_nvml, resolve_within
+
+
+def put(root: Path, path: str) -> Path:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.touch()
+    return file
+
+
+@pytest.mark.parametrize(
+    "directory",
+    [
+        "usr/lib64",
+        "usr/lib/x86_64-linux-gnu",
+        "usr/lib/aarch64-linux-gnu",
+        "lib64",
+        "lib/x86_64-linux-gnu",
+        "lib/aarch64-linux-gnu",
+    ],
+)
+def test_the_library_is_found_where_distributions_put_it(directory: str, tmp_path: Path) -> None:
+    file = put(tmp_path, f"{directory}/libnvidia-ml.so.570.1")
+    (file.parent / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.1")
+    assert find_nvml(tmp_path) == file
+
+
+def test_absolute_links_stay_within_the_driver_root(tmp_path: Path) -> None:
+    file = put(tmp_path, "usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1")
+    link = put(tmp_path, "etc/alternatives/here").parent / "nvml"
+    link.symlink_to("/usr/lib/x86_64-linux-gnu/nvidia/current/libnvidia-ml.so.1")
+    (tmp_path / "usr/lib/x86_64-linux-gnu/libnvidia-ml.so.1").symlink_to("/etc/alternatives/nvml")
+    assert find_nvml(tmp_path) == file
+
+
+def test_a_linked_directory_is_followed(tmp_path: Path) -> None:
+    file = put(tmp_path, "usr/lib64/libnvidia-ml.so.1")
+    (tmp_path / "lib64").symlink_to("usr/lib64")
+    assert resolve_within(tmp_path, Path("lib64/libnvidia-ml.so.1")) == file
+    assert resolve_within(tmp_path, Path("/lib64/../lib64/libnvidia-ml.so.1")) == file
+
+
+def test_no_link_leads_out_of_the_root(tmp_path: Path) -> None:
+    (tmp_path / "escape").symlink_to("../../../../etc")
+    assert resolve_within(tmp_path, Path("escape/passwd")) == tmp_path / "etc" / "passwd"
+
+
+def test_links_in_a_circle_lead_nowhere(tmp_path: Path) -> None:
+    (tmp_path / "usr" / "lib64").mkdir(parents=True)
+    (tmp_path / "usr/lib64/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.1")
+    assert find_nvml(tmp_path) is None
+
+
+def test_without_a_driver_root_the_loader_decides(tmp_path: Path) -> None:
+    assert find_nvml(tmp_path / "absent") is None
+    assert find_nvml(tmp_path) is None
+    assert find_nvml(Path("/")) is None
