@@ -5,7 +5,7 @@ One dash or two, `-name=value` or `-name value`, and a switch is true when it st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -21,6 +21,9 @@ class Flag:
     name: str
     help: str
     default: bool | int | str
+    aliases: tuple[str, ...] = ()
+    # Several of them make one list, joined by commas; else the last one counts.
+    repeats: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,9 +42,17 @@ class Parsed:
     def text(self, name: str) -> str:
         return str(self.values[name])
 
+    def given_texts(self) -> dict[str, str]:
+        """What was given, as it would be written."""
+        return {
+            name: str(value).lower() if isinstance(value, bool) else str(value)
+            for name, value in self.values.items()
+            if name in self.given
+        }
+
 
 def parse(flags: Sequence[Flag], args: Sequence[str]) -> Parsed:
-    known = {flag.name: flag for flag in flags}
+    known = {name: flag for flag in flags for name in (flag.name, *flag.aliases)}
     values = {flag.name: flag.default for flag in flags}
     given: set[str] = set()
     rest = list(args)
@@ -49,14 +60,19 @@ def parse(flags: Sequence[Flag], args: Sequence[str]) -> Parsed:
         word = rest.pop(0)
         name, equals, text = word.lstrip("-").partition("=")
         if not word.startswith("-") or word.startswith("---") or not name:
-            raise FlagError(f"unexpected argument {word!r}: only flags are understood")
+            raise FlagError(
+                f"unexpected argument {word!r}: only flags are understood, "
+                "and a switch has its value after an equals sign (-switch=false)"
+            )
         if name not in known:
-            raise FlagError(f"flag provided but not defined: -{name}")
+            raise FlagError(f"flag provided but not defined: -{name}{_hint(name, known)}")
         flag = known[name]
         if not equals:
             text = _value_after(flag, rest)
-        values[name] = _convert(flag, text)
-        given.add(name)
+        if flag.repeats and flag.name in given:
+            text = f"{values[flag.name]},{text}"
+        values[flag.name] = _convert(flag, text)
+        given.add(flag.name)
     return Parsed(values, frozenset(given))
 
 
@@ -67,6 +83,13 @@ def usage(program: str, flags: Sequence[Flag]) -> str:
         default = "" if flag.default in ("", False) else f" (default {flag.default})"
         lines += [f"  -{flag.name}{kind}", f"        {flag.help}{default}"]
     return "\n".join(lines)
+
+
+def _hint(name: str, known: Iterable[str]) -> str:
+    import difflib  # only a mistake needs it
+
+    near = difflib.get_close_matches(name, known, n=1)
+    return f" (did you mean -{near[0]}?)" if near else ""
 
 
 def _value_after(flag: Flag, rest: list[str]) -> str:

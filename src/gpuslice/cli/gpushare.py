@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
+from gpuslice.cli.agent import run
 from gpuslice.cli.goflags import Flag, FlagError, Parsed, parse, usage
 from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.load import Given, load_settings
-from gpuslice.config.settings import KUBELET_SOCKET, MpsCheck, Settings
+from gpuslice.config.options import AgentOptions
+from gpuslice.config.sayings import Given, hear
+from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
+from gpuslice.config.table import OPTIONS
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.units import MemoryUnit
 from gpuslice.telemetry.logs import Logger, LogLevel, configure_logs
@@ -65,22 +68,27 @@ def main() -> None:
     with exit_with_message(PROGRAM):
         configure_logs(LogLevel.DEBUG if parsed.number("v") >= _DEBUG_VERBOSITY else LogLevel.INFO)
         _note_flags_without_effect(parsed)
-        from gpuslice.agent.daemon import run_agent
-
-        run_agent(lambda: load_settings(given_by(parsed), _DEFAULTS))
+        run(given_by(parsed, os.environ), DEFAULTS, AgentOptions())
 
 
 # As upstream: a node without GPUs is waited for, and the pipe directory need not be mounted here.
-_DEFAULTS = Settings(health_checks=False, fail_on_init_error=False, mps_check=MpsCheck.AUTO)
+DEFAULTS = Settings(
+    memory=MemorySettings(mps_check=MpsCheck.AUTO),
+    health=HealthSettings(enabled=False),
+    fail_on_init_error=False,
+)
 
 
-def given_by(parsed: Parsed) -> Given:
-    return Given(
-        memory_unit=_memory_unit(parsed.text("memory-unit")),
-        mps_pipe=parsed.text("mps-pipe") if _mps_wanted(parsed) else None,
-        health_checks=parsed.switch("health-check"),
-        kubelet_socket=os.environ.get("KUBELET_SOCKET", KUBELET_SOCKET),
-    )
+def given_by(parsed: Parsed, environment: Mapping[str, str]) -> Given:
+    """Of the agent's own options only the kubelet's socket can be moved by a variable."""
+    flags = {
+        "memory-unit": _memory_unit(parsed.text("memory-unit")),
+        "health-checks": str(parsed.switch("health-check")).lower(),
+    }
+    if _mps_wanted(parsed):
+        flags["mps-pipe"] = parsed.text("mps-pipe")
+    socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
+    return {**hear(flags, {}, OPTIONS), **hear({}, environment, socket)}
 
 
 def _mps_wanted(parsed: Parsed) -> bool:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from gpuslice.cli.outcome import exit_with_message
+from gpuslice.cli.agent import run_with_flags
+from gpuslice.cli.typed import takes
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.load import Given, load_settings
-from gpuslice.config.settings import KUBELET_SOCKET
-from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
+from gpuslice.config.settings import Settings
+from gpuslice.config.table import OPTIONS
 
 app = typer.Typer(
     name="gpuslice",
@@ -27,99 +28,13 @@ def main() -> None:
 
 
 @app.command()
-def agent(
-    *,
-    resource: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_RESOURCE", help="Resource to offer (default: aliyun.com/gpu-mem)."
-        ),
-    ] = None,
-    memory_unit: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_MEMORY_UNIT",
-            help="What a request of 1 means: GiB, MiB, 256MiB, … (default: GiB).",
-        ),
-    ] = None,
-    memory_reserve: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_MEMORY_RESERVE",
-            help="Memory of each GPU that is kept back, for the MPS server (default: 0).",
-        ),
-    ] = None,
-    threads: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_THREADS",
-            help="Share of threads: proportional to the memory, or none (default: proportional).",
-        ),
-    ] = None,
-    mps_pipe: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_MPS_PIPE",
-            help="Pipe directory of the node's MPS daemon; containers get it and their limits.",
-        ),
-    ] = None,
-    mps_check: Annotated[
-        str | None,
-        typer.Option(
-            envvar="GPUSLICE_MPS_CHECK",
-            help="While MPS does not answer: require it, auto (only if it is visible from here), "
-            "off (default: require).",
-        ),
-    ] = None,
-    health_checks: Annotated[
-        bool | None,
-        typer.Option(envvar="GPUSLICE_HEALTH_CHECKS", help="Watch GPUs for errors (default: on)."),
-    ] = None,
-    fail_on_init_error: Annotated[
-        bool | None,
-        typer.Option(
-            envvar="FAIL_ON_INIT_ERROR",
-            help="Without a driver or GPUs: exit, or wait and try again (default: exit).",
-        ),
-    ] = None,
-    kubelet_socket: Annotated[
-        str | None,
-        typer.Option(
-            envvar="KUBELET_SOCKET",
-            help=f"Where the kubelet takes registrations (default: {KUBELET_SOCKET}).",
-        ),
-    ] = None,
-    config_file: Annotated[
-        str | None, typer.Option(envvar="CONFIG_FILE", help="Settings in YAML; flags win.")
-    ] = None,
-    log_level: Annotated[
-        LogLevel, typer.Option(envvar="GPUSLICE_LOG_LEVEL", help="The least that is logged.")
-    ] = LogLevel.INFO,
-    log_format: Annotated[
-        LogFormat, typer.Option(envvar="GPUSLICE_LOG_FORMAT", help="Log lines as text or JSON.")
-    ] = LogFormat.TEXT,
-) -> None:
-    """Offer slices of this node's GPUs to the kubelet.
+@takes(OPTIONS)
+def agent(flags: Mapping[str, str]) -> None:
+    """Offer this node's GPUs to the kubelet: slices of their memory, replicas, whole or MIG.
 
     SIGHUP reads the settings again and looks for GPUs anew; SIGQUIT prints what the agent is doing.
     """
-    given = Given(
-        resource=resource,
-        memory_unit=memory_unit,
-        memory_reserve=memory_reserve,
-        threads=threads,
-        mps_pipe=mps_pipe,
-        mps_check=mps_check,
-        health_checks=health_checks,
-        fail_on_init_error=fail_on_init_error,
-        kubelet_socket=kubelet_socket,
-        config_file=config_file,
-    )
-    with exit_with_message("gpuslice agent"):
-        configure_logs(log_level, log_format)
-        from gpuslice.agent.daemon import run_agent
-
-        run_agent(lambda: load_settings(given))
+    run_with_flags("gpuslice agent", flags, Settings())
 
 
 @app.command(name="version")

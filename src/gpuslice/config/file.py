@@ -1,42 +1,107 @@
-"""The configuration file: NVIDIA's v1 layout with gpuslice's `sharing.memory`."""
+"""The configuration file: NVIDIA's v1 layout with gpuslice's `sharing.memory` and more."""
 
 from __future__ import annotations
 
-import difflib
-import re
 from pathlib import Path
-from typing import Literal
 
 import msgspec
-import yaml
+from msgspec import field
 
+from gpuslice.config.document import read_document
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.keys import without_unknown
 
 
-class _Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Strict: a misspelt key is an error, not a default."""
+class _Section(msgspec.Struct, frozen=True, rename="camel"):
+    """A key that nobody wrote is None, so that the next source is asked."""
+
+
+class PluginFlags(_Section, frozen=True):
+    pass_device_specs: bool | None = None
+    device_list_strategy: str | tuple[str, ...] | None = None
+    device_id_strategy: str | None = field(name="deviceIDStrategy", default=None)
+    cdi_annotation_prefix: str | None = None
+    nvidia_ctk_path: str | None = field(name="nvidiaCTKPath", default=None)
+    container_driver_root: str | None = None
+    shared_devices_allocation_policy: str | None = None
+
+
+class GfdFlags(_Section, frozen=True):
+    oneshot: bool | None = None
+    no_timestamp: bool | None = None
+    sleep_interval: str | int | float | None = None
+    output_file: str | None = None
+    machine_type_file: str | None = None
 
 
 class Flags(_Section, frozen=True):
+    mig_strategy: str | None = None
     fail_on_init_error: bool | None = None
+    mps_root: str | None = None
+    nvidia_driver_root: str | None = None
+    nvidia_dev_root: str | None = None
+    gdrcopy_enabled: bool | None = None
+    gds_enabled: bool | None = None
+    mofed_enabled: bool | None = None
+    use_node_feature_api: bool | None = field(name="useNodeFeatureAPI", default=None)
+    device_discovery_strategy: str | None = None
+    # YAML reads a bare `off` as false.
+    nested: str | bool | None = None
+    nested_env: str | None = None
+    nested_dir: str | None = None
+    plugin: PluginFlags = PluginFlags()
+    gfd: GfdFlags = GfdFlags()
+
+
+class NamedDevices(_Section, frozen=True):
+    pattern: str | None = None
+    name: str | None = None
+    nested: bool | None = None
+
+
+class Resources(_Section, frozen=True):
+    gpus: tuple[NamedDevices, ...] = ()
+    mig: tuple[NamedDevices, ...] = ()
 
 
 class Mps(_Section, frozen=True):
     pipe_directory: str | None = None
     # YAML reads a bare `off` as false.
-    check: Literal["require", "auto", "off"] | bool | None = None
+    check: str | bool | None = None
 
 
 class MemorySharing(_Section, frozen=True):
     resource: str | None = None
+    devices: str | int | tuple[str | int, ...] | None = None
     unit: str | None = None
-    reserve: str | Literal[0] | None = None
-    threads: Literal["proportional", "none"] | None = None
+    reserve: str | int | None = None
+    threads: str | None = None
     mps: Mps = Mps()
 
 
+class ReplicatedResource(_Section, frozen=True):
+    name: str | None = None
+    rename: str | None = None
+    devices: str | int | tuple[str | int, ...] = "all"
+    replicas: int | None = None
+    nested: bool | None = None
+
+
+class ReplicatedResources(_Section, frozen=True):
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool | None = None
+    resources: tuple[ReplicatedResource, ...] = ()
+
+
 class Sharing(_Section, frozen=True):
-    memory: MemorySharing = MemorySharing()
+    memory: MemorySharing | None = None
+    time_slicing: ReplicatedResources | None = None
+    mps: ReplicatedResources | None = None
+
+
+class Imex(_Section, frozen=True):
+    channel_ids: tuple[int, ...] | None = field(name="channelIDs", default=None)
+    required: bool | None = None
 
 
 class Health(_Section, frozen=True):
@@ -44,49 +109,23 @@ class Health(_Section, frozen=True):
 
 
 class ConfigFile(_Section, frozen=True):
-    version: Literal["v1"] = "v1"
+    version: str = "v1"
     flags: Flags = Flags()
+    resources: Resources = Resources()
     sharing: Sharing = Sharing()
+    imex: Imex = Imex()
     health: Health = Health()
 
 
-def read_config_file(path: Path) -> ConfigFile:
+def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
+    """The file, and the unknown keys that a lenient reader passes over."""
+    document, unknown = without_unknown(read_document(path), ConfigFile)
+    if unknown and not lenient:
+        raise ConfigError("config-file", str(path), "; ".join(unknown))
     try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("config-file", str(path), f"it cannot be read ({error})") from error
-    try:
-        document = _without_empty_sections(yaml.safe_load(text))
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError("config-file", str(path), f"it is not YAML: {error}") from error
-    try:
-        return msgspec.convert(document, ConfigFile)
+        file = msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
-        raise ConfigError("config-file", str(path), _explain(str(error))) from error
-
-
-def _without_empty_sections(document: object) -> object:
-    """A section without any key (`sharing:`) says nothing, as does an empty file."""
-    if document is None:
-        return {}
-    if isinstance(document, dict):
-        return {k: _without_empty_sections(v) for k, v in document.items() if v is not None}
-    return document
-
-
-def _explain(message: str) -> str:
-    """msgspec's message, with the nearest key where one was misspelt."""
-    unknown = re.search(r"unknown field `([^`]+)`", message)
-    if unknown is None:
-        return message
-    near = difflib.get_close_matches(unknown[1], all_keys(ConfigFile), n=1)
-    return f"{message}; did you mean `{near[0]}`?" if near else f"{message}; remove it"
-
-
-def all_keys(section: type[msgspec.Struct]) -> list[str]:
-    keys: list[str] = []
-    for field in msgspec.structs.fields(section):
-        keys.append(field.encode_name)
-        if isinstance(field.type, type) and issubclass(field.type, msgspec.Struct):
-            keys += all_keys(field.type)
-    return keys
+        raise ConfigError("config-file", str(path), str(error)) from error
+    if file.version not in ("", "v1"):
+        raise ConfigError("version", file.version, "unknown version; write v1")
+    return file, unknown

@@ -4,113 +4,190 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.settings import MpsCheck, Settings
-from gpuslice.slicing.errors import SlicingError
-from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.units import MemoryUnit, parse_mib
+from gpuslice.config.rules import FileRules
+from gpuslice.config.sayings import Given, Said, Sayings
+from gpuslice.config.settings import (
+    NESTED_ENV,
+    CdiSettings,
+    ContainerSettings,
+    DeviceList,
+    MemorySettings,
+    Nested,
+    Settings,
+)
+from gpuslice.config.table import OPTIONS
+from gpuslice.config.values import memory_reserve, memory_selection, memory_unit
+from gpuslice.config.xids import health_settings
+from gpuslice.slicing.rules import ALL, DEFAULT_NAME, NameRule, Rules, Selection
 
-_T = TypeVar("_T")
+# Whoever names one of these wants memory to be cut.
+_MEMORY_WISHES = (
+    "resource", "memory-devices", "memory-unit", "memory-reserve", "threads", "mps-pipe",
+)  # fmt: skip
+_CDI_FEATURES = frozenset({
+    "enable-explicit-driver-libraries", "disable-nvsandboxutils", "enable-coherent-annotations",
+    "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",
+    "disable-ipc-discoverer",
+})  # fmt: skip
+_CDI_HOOKS = frozenset({
+    "all", "chmod", "create-symlinks", "disable-device-node-modification", "enable-cuda-compat",
+    "update-application-profile", "update-ldcache",
+})  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """What flags and environment say. None: not said, so the file or the default decides."""
-
-    resource: str | None = None
-    memory_unit: str | None = None
-    memory_reserve: str | None = None
-    threads: str | None = None
-    mps_pipe: str | None = None
-    mps_check: str | None = None
-    health_checks: bool | None = None
-    fail_on_init_error: bool | None = None
-    kubelet_socket: str | None = None
-    config_file: str | None = None
+class Loaded:
+    settings: Settings
+    # What an operator should hear of, in sentences.
+    warnings: tuple[str, ...] = ()
 
 
-def load_settings(given: Given, defaults: Settings | None = None) -> Settings:
-    """Reads and checks everything anew; raises ConfigError and changes nothing if it is wrong."""
+def load_settings(
+    given: Given, defaults: Settings | None = None, config_file: Path | None = None
+) -> Loaded:
+    """Reads and checks everything anew; raises ConfigError and changes nothing if it is wrong.
+
+    `config_file` is the file to read now; None stands for an empty one.
+    """
     base = defaults or Settings()
-    given = _filled_from_file(given)
-    return Settings(
-        resource=_or(given.resource, base.resource),
-        memory_unit=_unit(given.memory_unit, base.memory_unit),
-        memory_reserve_mib=_reserve(given.memory_reserve, base.memory_reserve_mib),
-        threads=_threads(given.threads, base.threads),
-        # An empty directory name is how a flag says "no MPS" against the file.
-        mps_pipe=_or(given.mps_pipe, base.mps_pipe) or None,
-        mps_check=_mps_check(given.mps_check, base.mps_check),
-        health_checks=_or(given.health_checks, base.health_checks),
-        fail_on_init_error=_or(given.fail_on_init_error, base.fail_on_init_error),
-        kubelet_socket=_or(given.kubelet_socket, base.kubelet_socket),
+    in_file, rules, warnings = _read(config_file, lenient=Sayings(given).switch("lenient", False))
+    said = Sayings({**in_file, **given})
+    nested = said.choice("nested", base.nested)
+    health, odd_xids = health_settings(
+        said.said("disabled-xids"),
+        said.said("enabled-xids"),
+        watch=said.switch("health-checks", base.health.enabled),
     )
+    memory = _memory_devices(said, given, rules, base.rules.memory)
+    settings = replace(
+        base,
+        rules=_rules(said, rules, base.rules, memory=memory, nested=nested),
+        memory=_memory(said, base.memory),
+        containers=_containers(said, base.containers),
+        cdi=_cdi(said, base.cdi),
+        health=health,
+        policy=said.choice("shared-devices-allocation-policy", base.policy),
+        discovery=said.choice("device-discovery-strategy", base.discovery),
+        fail_on_init_error=said.switch("fail-on-init-error", base.fail_on_init_error),
+        kubelet_socket=said.text("kubelet-socket", base.kubelet_socket),
+        nested_env=said.text("nested-env", NESTED_ENV) if nested is Nested.GUEST else None,
+        nested_devices=said.text("nested-devices", "") or None if nested is Nested.GUEST else None,
+        nested_directory=said.text("nested-dir", base.nested_directory),
+        labels=rules.labels,
+    )
+    return Loaded(settings, (*warnings, *odd_xids, *_oddities(said, settings)))
 
 
-def _filled_from_file(given: Given) -> Given:
-    if not given.config_file:
-        return given
+def _read(
+    path: Path | None, *, lenient: bool
+) -> tuple[dict[str, Said], FileRules, tuple[str, ...]]:
+    if path is None:
+        return {}, FileRules(), ()
     # Imported here: an agent without a file does without the YAML parser's memory.
     from gpuslice.config.file import read_config_file
+    from gpuslice.config.file_rules import file_rules
+    from gpuslice.config.file_texts import file_texts
 
-    file = read_config_file(Path(given.config_file))
-    memory = file.sharing.memory
-    if memory.mps.check is True:
-        raise ConfigError("sharing.memory.mps.check", True, "choose one of require, auto, off")
+    file, unknown = read_config_file(path, lenient=lenient)
+    return file_texts(file, OPTIONS), file_rules(file), unknown
+
+
+def _memory_devices(
+    said: Sayings, given: Given, file: FileRules, default: Selection | None
+) -> Selection | None:
+    devices = said.said("memory-devices")
+    wished = file.memory or any(name in given and given[name].text for name in _MEMORY_WISHES)
+    if not wished:
+        return None if file.offers_devices else default
+    return ALL if devices is None else memory_selection(devices)
+
+
+def _rules(
+    said: Sayings, file: FileRules, base: Rules, *, memory: Selection | None, nested: Nested
+) -> Rules:
+    default = NameRule("*", DEFAULT_NAME)
     return replace(
-        given,
-        resource=_or(given.resource, memory.resource),
-        memory_unit=_or(given.memory_unit, memory.unit),
-        memory_reserve=_or(given.memory_reserve, "0" if memory.reserve == 0 else memory.reserve),
-        threads=_or(given.threads, memory.threads),
-        mps_pipe=_or(given.mps_pipe, memory.mps.pipe_directory),
-        mps_check=_or(given.mps_check, "off" if memory.mps.check is False else memory.mps.check),
-        health_checks=_or(given.health_checks, file.health.enabled),
-        fail_on_init_error=_or(given.fail_on_init_error, file.flags.fail_on_init_error),
+        base,
+        mig_strategy=said.choice("mig-strategy", base.mig_strategy),
+        gpus=file.gpus if file.gpus[-1:] == (default,) else (*file.gpus, default),
+        mig=file.mig or None,
+        replicas=file.replicas,
+        memory=memory,
+        nested=nested is Nested.HOST,
     )
 
 
-def _or(said: _T | None, otherwise: _T) -> _T:
-    return otherwise if said is None else said
+def _memory(said: Sayings, base: MemorySettings) -> MemorySettings:
+    unit, reserve = said.said("memory-unit"), said.said("memory-reserve")
+    return MemorySettings(
+        resource=said.text("resource", base.resource),
+        unit=base.unit if unit is None else memory_unit(unit),
+        reserve_mib=base.reserve_mib if reserve is None else memory_reserve(reserve),
+        threads=said.choice("threads", base.threads),
+        # An empty directory name is how a flag says "no MPS" against the file.
+        mps_pipe=said.text("mps-pipe", base.mps_pipe or "") or None,
+        mps_check=said.choice("mps-check", base.mps_check),
+    )
 
 
-def _unit(text: str | None, default: MemoryUnit) -> MemoryUnit:
-    if text is None:
+def _containers(said: Sayings, base: ContainerSettings) -> ContainerSettings:
+    strategies = said.choices("device-list-strategy", DeviceList)
+    driver_root = said.text("driver-root", base.driver_root) or "/"
+    return ContainerSettings(
+        device_list=base.device_list if strategies is None else frozenset(strategies),
+        device_id=said.choice("device-id-strategy", base.device_id),
+        pass_device_specs=said.switch("pass-device-specs", base.pass_device_specs),
+        gdrcopy=said.switch("gdrcopy-enabled", base.gdrcopy),
+        gds=said.switch("gds-enabled", base.gds),
+        mofed=said.switch("mofed-enabled", base.mofed),
+        imex_channels=_imex_channels(said, base.imex_channels),
+        imex_required=said.switch("imex-required", base.imex_required),
+        mps_root=said.text("mps-root", base.mps_root or "") or None,
+        driver_root=driver_root,
+        dev_root=said.text("dev-root", "") or driver_root,
+        cdi_annotation_prefix=said.text("cdi-annotation-prefix", base.cdi_annotation_prefix),
+    )
+
+
+def _imex_channels(said: Sayings, default: tuple[int, ...]) -> tuple[int, ...]:
+    listed = said.listed("imex-channel-ids")
+    if listed is None:
         return default
-    try:
-        return MemoryUnit.parse(text)
-    except SlicingError as error:
-        raise ConfigError("memory-unit", text, str(error)) from error
+    if listed not in ((), ("0",)):
+        raise ConfigError("imex-channel-ids", ",".join(listed), "use 0, or none at all")
+    return tuple(map(int, listed))
 
 
-def _reserve(text: str | None, default: int) -> int:
-    if text is None:
-        return default
-    if text.strip() == "0":
-        return 0
-    try:
-        return parse_mib(text)
-    except SlicingError as error:
-        raise ConfigError("memory-reserve", text, str(error)) from error
+def _cdi(said: Sayings, base: CdiSettings) -> CdiSettings:
+    features, hooks = said.listed("cdi-feature-flags"), said.listed("cdi-disable-hooks")
+    return CdiSettings(
+        hook_path=said.text("nvidia-cdi-hook-path", base.hook_path),
+        container_driver_root=said.text("driver-root-ctr-path", base.container_driver_root),
+        feature_flags=base.feature_flags if features is None else frozenset(features),
+        disabled_hooks=base.disabled_hooks if hooks is None else frozenset(hooks),
+        directory=said.text("cdi-directory", base.directory),
+        remove_on_exit=said.switch("cdi-remove-on-exit", base.remove_on_exit),
+    )
 
 
-def _threads(text: str | None, default: ThreadShare) -> ThreadShare:
-    if text is None:
-        return default
-    try:
-        return ThreadShare(text)
-    except ValueError:
-        names = ", ".join(share.value for share in ThreadShare)
-        raise ConfigError("threads", text, f"choose one of {names}") from None
-
-
-def _mps_check(text: str | None, default: MpsCheck) -> MpsCheck:
-    if text is None:
-        return default
-    try:
-        return MpsCheck(text)
-    except ValueError:
-        names = ", ".join(check.value for check in MpsCheck)
-        raise ConfigError("mps-check", text, f"choose one of {names}") from None
+def _oddities(said: Sayings, settings: Settings) -> tuple[str, ...]:
+    """What is valid and yet hardly meant."""
+    odd = [
+        f"cdi-feature-flags: {name!r} is not known"
+        for name in sorted(settings.cdi.feature_flags - _CDI_FEATURES)
+    ]
+    odd += [
+        f"cdi-disable-hooks: {name!r} is not known"
+        for name in sorted(settings.cdi.disabled_hooks - _CDI_HOOKS)
+    ]
+    memory = settings.rules.memory
+    if memory is not None and memory.everything and settings.rules.replicas:
+        odd.append(
+            "sharing.memory takes every GPU that is not in MIG mode, so that replicas are left "
+            "with MIG alone; name its devices (memory-devices)"
+        )
+    if "nested-env" in said and settings.nested is not Nested.GUEST:
+        odd.append("nested-env has no effect: nested is not guest")
+    return tuple(odd)

@@ -1,7 +1,6 @@
 import pytest
 
 from gpuslice.cli.goflags import Flag, FlagError, parse, usage
-from gpuslice.cli.gpushare import FLAGS, given_by
 
 SAMPLE = (Flag("mps", "a switch", False), Flag("v", "a number", 0), Flag("unit", "a text", "GiB"))
 
@@ -42,29 +41,7 @@ def test_the_usage_names_every_flag() -> None:
     assert "  -mps\n        a switch" in text
 
 
-def test_the_command_line_of_a_gpushare_daemonset_is_understood() -> None:
-    args = "-logtostderr --v=5 --memory-unit=GiB --mps-pipe=/root/nvidia-mps --mps --health-check"
-    given = given_by(parse(FLAGS, args.split()))
-    assert given.memory_unit == "GiB"
-    assert given.mps_pipe == "/root/nvidia-mps"
-    assert given.health_checks
-
-
-@pytest.mark.parametrize(
-    ("args", "pipe"),
-    [
-        ([], None),
-        (["--mps"], "/tmp/nvidia-mps"),
-        (["--mps-pipe=/a"], "/a"),
-        (["--mps=false", "--mps-pipe=/a"], None),
-    ],
-)
-def test_mps_is_on_when_asked_for_or_when_its_directory_is_given(
-    args: list[str], pipe: str | None
-) -> None:
-    assert given_by(parse(FLAGS, args)).mps_pipe == pipe
-
-
-def test_an_unknown_unit_becomes_gib_as_it_does_upstream() -> None:
-    assert given_by(parse(FLAGS, ["--memory-unit=GB"])).memory_unit == "GiB"
-    assert given_by(parse(FLAGS, ["--memory-unit=256MiB"])).memory_unit == "256MiB"
+def test_a_flag_has_other_names_and_a_list_gathers_its_values() -> None:
+    flags = (Flag("root", "a text", "", aliases=("old-root",)), Flag("ids", "", "", repeats=True))
+    parsed = parse(flags, ["--old-root=/a", "--ids=1", "--ids=2,3", "--root=/b"])
+    assert parsed.given_texts() == {"root": "/b", "ids": "1,2,3"}

@@ -1,134 +1,273 @@
+"""What several sources and settings mean together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from gpuslice.cli import gpushare, nvidia
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.load import Given, load_settings
-from gpuslice.config.settings import MpsCheck, Settings
-from gpuslice.slicing.limits import ThreadShare
+from gpuslice.config.load import Loaded, load_settings
+from gpuslice.config.sayings import hear
+from gpuslice.config.settings import HealthSettings, Nested, Settings
+from gpuslice.config.table import OPTIONS
+from gpuslice.slicing.rules import ALL, Selection
 from gpuslice.slicing.units import MemoryUnit
 
-FILE = """
-version: v1
-flags: {failOnInitError: false}
-sharing:
-  memory:
-    resource: example.com/gpu-mem
-    unit: 256MiB
-    reserve: 512MiB
-    threads: none
-    mps: {pipeDirectory: /run/mps, check: auto}
-health: {enabled: false}
-"""
+Load = Callable[..., Loaded]
+TIME_SLICING = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}\n"
+MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}\n"
 
 
 @pytest.fixture
-def config_file(tmp_path: Path) -> Path:
-    path = tmp_path / "config.yaml"
-    path.write_text(FILE)
-    return path
+def load(tmp_path: Path) -> Load:
+    def load(
+        yaml: str | None = None,
+        env: dict[str, str] | None = None,
+        defaults: Settings | None = None,
+        **flags: str,
+    ) -> Loaded:
+        path = None
+        if yaml is not None:
+            path = tmp_path / "config.yaml"
+            path.write_text(yaml)
+        texts = {name.replace("_", "-"): text for name, text in flags.items()}
+        return load_settings(hear(texts, env or {}, OPTIONS), defaults, path)
+
+    return load
 
 
-def test_without_any_source_the_defaults_hold() -> None:
-    settings = load_settings(Given())
-    assert settings == Settings()
-    assert settings.plugin_socket == "aliyungpushare.sock"
+def test_without_any_source_the_defaults_hold(load: Load) -> None:
+    assert load() == Loaded(Settings())
 
 
-def test_a_file_fills_what_nobody_said(config_file: Path) -> None:
-    assert load_settings(Given(config_file=str(config_file))) == Settings(
-        resource="example.com/gpu-mem",
-        memory_unit=MemoryUnit(256),
-        memory_reserve_mib=512,
-        threads=ThreadShare.NONE,
-        mps_pipe="/run/mps",
-        mps_check=MpsCheck.AUTO,
-        health_checks=False,
-        fail_on_init_error=False,
-    )
+@pytest.mark.parametrize("text", ["", "\n# nothing\n", "{}", "sharing:\nflags:\n", "version: ''"])
+def test_a_file_without_content_changes_nothing(load: Load, text: str) -> None:
+    assert load(text) == Loaded(Settings())
 
 
-def test_a_flag_wins_over_the_file(config_file: Path) -> None:
-    given = Given(
-        config_file=str(config_file), memory_unit="GiB", mps_pipe="", fail_on_init_error=True
-    )
-    settings = load_settings(given)
-    assert settings.memory_unit == MemoryUnit(1024)
-    assert settings.mps_pipe is None
-    assert settings.fail_on_init_error
-    assert settings.resource == "example.com/gpu-mem"
+def test_dev_null_is_an_empty_file() -> None:
+    assert load_settings({}, None, Path("/dev/null")) == Loaded(Settings())
 
 
-def test_an_empty_file_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "empty.yaml"
-    path.write_text("")
-    assert load_settings(Given(config_file=str(path))) == Settings()
+def test_json_with_tabs_is_read_too(load: Load) -> None:
+    assert load(
+        '{\n\t"sharing": {\n\t\t"memory": {"unit": "MiB"}\n\t}\n}'
+    ).settings.memory.unit == (MemoryUnit(1))
 
 
-@pytest.mark.parametrize(
-    ("text", "settings"),
-    [
-        ("sharing:\nflags:\n", Settings()),
-        ("sharing: {memory: {mps: {check: off}}}", Settings(mps_check=MpsCheck.OFF)),
-        ("sharing: {memory: {reserve: 0}}", Settings()),
-    ],
-)
-def test_yaml_as_people_write_it(tmp_path: Path, text: str, settings: Settings) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    assert load_settings(Given(config_file=str(path))) == settings
+def test_a_flag_without_a_pipe_turns_off_what_the_file_says(load: Load) -> None:
+    yaml = "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}"
+    assert load(yaml).settings.memory.mps_pipe == "/run/mps"
+    assert load(yaml, mps_pipe="").settings.memory.mps_pipe is None
 
 
-def test_another_resource_has_a_socket_of_its_own() -> None:
-    assert Settings(resource="a.com/b").plugin_socket == "gpuslice-a.com_b.sock"
+# Which GPUs are cut by memory
 
 
 @pytest.mark.parametrize(
-    ("text", "because"),
-    [
-        ("sharing: {memory: {untis: GiB}}", r"unknown field `untis`.*did you mean `unit`\?"),
-        ("shraing: {}", r"unknown field `shraing`.*did you mean `sharing`\?"),
-        ("zzz: 1", "unknown field `zzz`.*remove it"),
-        ("version: v2", "Invalid enum value 'v2'.*version"),
-        ("sharing: {memory: {mps: {check: on}}}", "mps.check: True is not valid"),
-        ("sharing: {memory: {unit: 5}}", r"Expected `str \| null`, got `int`.*sharing.memory.unit"),
-        ("sharing: [", "is not YAML"),
-        ("- a", "Expected `object`"),
-    ],
+    ("defaults", "expected"),
+    [(Settings(), ALL), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, ALL)],
+    ids=["gpuslice agent", "nvidia-device-plugin", "gpushare"],
 )
-def test_a_wrong_file_is_refused_with_field_and_remedy(
-    tmp_path: Path, text: str, because: str
+def test_the_entry_point_decides_about_memory_where_nobody_speaks(
+    load: Load, defaults: Settings, expected: Selection | None
 ) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match=f"(?s){because}"):
-        load_settings(Given(config_file=str(path)))
-
-
-def test_a_missing_file_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"nowhere\.yaml.*No such file"):
-        load_settings(Given(config_file=str(tmp_path / "nowhere.yaml")))
+    assert load(defaults=defaults).settings.rules.memory == expected
+    assert load("flags: {migStrategy: none}", defaults=defaults).settings.rules.memory == expected
 
 
 @pytest.mark.parametrize(
-    ("given", "because"),
+    "yaml",
     [
-        (Given(memory_unit="6GB"), "memory-unit: '6GB' is not valid.*256MiB or 2GiB"),
-        (Given(memory_reserve="x"), "memory-reserve: 'x' is not valid"),
-        (Given(threads="half"), "threads: 'half' is not valid: choose one of proportional, none"),
-        (Given(mps_check="maybe"), "mps-check: 'maybe'.*require, auto, off"),
-        (Given(resource="gpu-mem"), "resource: 'gpu-mem' is not valid: use domain/name"),
-        (Given(resource="a.kubernetes.io/x"), "the kubelet keeps kubernetes.io for itself"),
-        (Given(resource=f"a.com/{'x' * 64}"), "1 to 63 characters"),
-        (Given(mps_pipe="mps"), "mps-pipe: 'mps' is not valid: use an absolute path"),
-        (Given(mps_pipe="/" + "x" * 99), "path of 108 bytes and may have 107"),
-        (Given(kubelet_socket="kubelet.sock"), "kubelet-socket: .*use an absolute path"),
+        TIME_SLICING,
+        "flags: {mpsRoot: /m}\n" + MPS,
+        "resources: {gpus: [{pattern: '*A100*', name: a100}]}",
+        "resources: {mig: [{pattern: 1g.5gb, name: small}]}",
     ],
 )
-def test_a_wrong_value_is_refused_with_field_value_and_remedy(given: Given, because: str) -> None:
-    with pytest.raises(ConfigError, match=because):
-        load_settings(given)
+def test_a_file_that_offers_devices_and_not_memory_turns_memory_off(load: Load, yaml: str) -> None:
+    assert load(yaml).settings.rules.memory is None
 
 
-def test_the_longest_pipe_directory_that_fits_is_accepted() -> None:
-    assert load_settings(Given(mps_pipe="/" + "x" * 98)).mps_pipe == "/" + "x" * 98
+@pytest.mark.parametrize("defaults", [Settings(), nvidia.DEFAULTS])
+def test_memory_in_the_file_turns_it_on(load: Load, defaults: Settings) -> None:
+    assert load("sharing: {memory: {}}", defaults=defaults).settings.rules.memory == ALL
+    assert load("sharing:\n  memory:\n", defaults=defaults).settings.rules.memory == ALL
+    both = TIME_SLICING.replace("sharing: {", "sharing: {memory: {devices: [0]}, ")
+    assert load(both, defaults=defaults).settings.rules.memory == Selection(references=("0",))
+
+
+@pytest.mark.parametrize(
+    "flag",
+    [
+        {"resource": "a.com/b"},
+        {"memory_unit": "MiB"},
+        {"memory_reserve": "1GiB"},
+        {"threads": "none"},
+        {"mps_pipe": "/run/mps"},
+        {"memory_devices": "all"},
+    ],
+)
+def test_any_flag_about_memory_turns_it_on(load: Load, flag: dict[str, str]) -> None:
+    assert load(defaults=nvidia.DEFAULTS, **flag).settings.rules.memory == ALL
+    assert load(TIME_SLICING, **flag).settings.rules.memory == ALL
+
+
+def test_a_variable_about_memory_turns_it_on(load: Load) -> None:
+    env = {"GPUSLICE_MEMORY_UNIT": "MiB"}
+    assert load(env=env, defaults=nvidia.DEFAULTS).settings.rules.memory == ALL
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("all", ALL),
+        ("none", None),
+        ("2", Selection(count=2)),
+        ("2,", Selection(references=("2",))),
+        ("0,3", Selection(references=("0", "3"))),
+        (
+            "GPU-AAAAAAAA-bbbb-cccc-dddd-eeeeeeeeeeee",
+            Selection(references=("GPU-aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee",)),
+        ),
+    ],
+)
+def test_devices_of_memory_as_a_flag(load: Load, text: str, expected: Selection | None) -> None:
+    assert load(memory_devices=text).settings.rules.memory == expected
+
+
+@pytest.mark.parametrize(
+    ("yaml", "expected"),
+    [("all", ALL), ("none", None), ("2", Selection(count=2)), ("[2]", Selection(None, ("2",)))],
+)
+def test_devices_of_memory_in_the_file(load: Load, yaml: str, expected: Selection | None) -> None:
+    assert load(f"sharing: {{memory: {{devices: {yaml}}}}}").settings.rules.memory == expected
+
+
+def test_a_mig_device_cannot_be_cut_by_memory(load: Load) -> None:
+    with pytest.raises(ConfigError, match="0:1 is a MIG device; only whole GPUs"):
+        load('sharing: {memory: {devices: ["0:1"]}}')
+
+
+def test_memory_of_all_gpus_beside_replicas_is_warned_of(load: Load) -> None:
+    [warning] = load(TIME_SLICING, memory_unit="MiB").warnings
+    assert "replicas are left with MIG alone; name its devices (memory-devices)" in warning
+
+
+def test_memory_and_devices_need_different_names(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"resource: 'nvidia\.com/gpu' .*choose another one"):
+        load(resource="nvidia.com/gpu")
+
+
+# MPS
+
+
+def test_replicas_by_mps_need_its_root(load: Load) -> None:
+    with pytest.raises(ConfigError, match="using MPS requires --mps-root"):
+        load(MPS)
+    assert load(MPS, env={"MPS_ROOT": "/mps"}).settings.containers.mps_root == "/mps"
+
+
+def test_replicas_by_mps_cannot_go_with_mixed_mig(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"mig-strategy: 'mixed' .*sharing\.mps"):
+        load(MPS, mps_root="/mps", mig_strategy="mixed")
+    assert load(TIME_SLICING, mig_strategy="mixed")
+
+
+# Nested clusters
+
+
+def test_a_host_marks_its_containers_as_nodes(load: Load) -> None:
+    settings = load(nested="host").settings
+    assert settings.nested is Nested.HOST
+    assert settings.rules.nested
+    assert settings.nested_env is None
+
+
+def test_a_guest_knows_two_places_for_its_devices(load: Load) -> None:
+    env = {"NESTED": "guest", "NVIDIA_ALLOCATED_DEVICES": "GPU-a,GPU-b"}
+    settings = load(env=env).settings
+    assert settings.nested is Nested.GUEST
+    assert not settings.rules.nested
+    assert (settings.nested_env, settings.nested_devices) == ("/gpu.env", "GPU-a,GPU-b")
+    assert load(env=env | {"NESTED_ENV": "/etc/gpu.env"}).settings.nested_env == "/etc/gpu.env"
+
+
+def test_only_a_guest_looks_at_the_devices_of_its_own_environment(load: Load) -> None:
+    assert load(env={"NVIDIA_ALLOCATED_DEVICES": "GPU-a"}).settings == Settings()
+
+
+def test_the_file_of_a_guest_without_a_guest_is_warned_of(load: Load) -> None:
+    assert load(nested_env="/x").warnings == ("nested-env has no effect: nested is not guest",)
+
+
+def test_off_in_yaml_is_a_word(load: Load) -> None:
+    assert load("flags: {nested: off}").settings.nested is Nested.OFF
+    with pytest.raises(ConfigError, match=r"flags\.nested: 'on' .*choose one of off, host, guest"):
+        load("flags: {nested: on}")
+
+
+# Health
+
+
+@pytest.mark.parametrize(
+    ("disable", "enable", "expected"),
+    [
+        ("", "", HealthSettings()),
+        ("all", "", HealthSettings(ignore_all=True)),
+        ("xids", "", HealthSettings(ignore_all=True)),
+        ("ALL", "", HealthSettings(ignore_all=True)),
+        ("48, 63", "", HealthSettings(ignored=frozenset({48, 63}))),
+        ("", "13,31", HealthSettings(fatal=frozenset({13, 31}))),
+        ("", "all", HealthSettings(fatal=None)),
+        ("all", "48", HealthSettings(ignore_all=True, fatal=frozenset({48}))),
+    ],
+)
+def test_xids_are_disabled_and_enabled_by_variables(
+    load: Load, disable: str, enable: str, expected: HealthSettings
+) -> None:
+    env = {"DP_DISABLE_HEALTHCHECKS": disable, "DP_ENABLE_HEALTHCHECKS": enable}
+    assert load(env=env) == Loaded(Settings(health=expected))
+
+
+def test_a_malformed_xid_is_passed_over_with_a_warning(load: Load) -> None:
+    loaded = load(env={"DP_DISABLE_HEALTHCHECKS": "48,ecc,-1", "DP_ENABLE_HEALTHCHECKS": "0x3"})
+    assert loaded.settings.health == HealthSettings(ignored=frozenset({48}))
+    assert loaded.warnings == (
+        "DP_DISABLE_HEALTHCHECKS: 'ecc' is passed over: use numbers of XIDs, or all",
+        "DP_DISABLE_HEALTHCHECKS: '-1' is passed over: use numbers of XIDs, or all",
+        "DP_ENABLE_HEALTHCHECKS: '0x3' is passed over: use numbers of XIDs, or all",
+    )
+
+
+def test_unknown_features_and_hooks_of_cdi_are_warned_of(load: Load) -> None:
+    loaded = load(cdi_feature_flags="turbo", cdi_disable_hooks="update-ldcache,knit")
+    assert loaded.warnings == (
+        "cdi-feature-flags: 'turbo' is not known",
+        "cdi-disable-hooks: 'knit' is not known",
+    )
+
+
+# Errors name who said it
+
+
+def test_an_error_names_the_flag_the_variable_or_the_key(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"^memory-unit: '6GB' is not valid.*256MiB or 2GiB"):
+        load(memory_unit="6GB")
+    with pytest.raises(
+        ConfigError, match=r"^MIG_STRATEGY: 'x' .*choose one of none, single, mixed"
+    ):
+        load(env={"MIG_STRATEGY": "x"})
+    with pytest.raises(ConfigError, match=r"^flags\.plugin\.deviceIDStrategy: 'x' "):
+        load("flags: {plugin: {deviceIDStrategy: x}}")
+
+
+def test_lenient_passes_over_unknown_keys_with_a_warning(load: Load) -> None:
+    yaml = "flags: {renameByDefault: true, migStrategy: single}"
+    for lenient in (load(yaml, lenient="true"), load(yaml, env={"GPUSLICE_LENIENT": "1"})):
+        assert lenient.settings.rules.mig_strategy.value == "single"
+        [warning] = lenient.warnings
+        assert "unknown key `flags.renameByDefault`" in warning

@@ -1,0 +1,32 @@
+"""From what a command line says to a running agent: the same way for every entry point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+
+from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.load import load_settings
+from gpuslice.config.options import AgentOptions, agent_options
+from gpuslice.config.sayings import Given, Sayings, hear
+from gpuslice.config.settings import Settings
+from gpuslice.config.table import OPTIONS
+from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
+
+
+def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -> None:
+    """`flags`: text by the name of its option. Variables fill what they leave open."""
+    given = hear(flags, os.environ, OPTIONS)
+    with exit_with_message(program):
+        said = Sayings(given)
+        configure_logs(
+            said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
+        )
+        run(given, defaults, agent_options(given))
+
+
+def run(given: Given, defaults: Settings, options: AgentOptions) -> None:
+    # Imported here: gRPC's core reads what configure_logs has set.
+    from gpuslice.agent.daemon import run_agent
+
+    run_agent(lambda path: load_settings(given, defaults, path), options)

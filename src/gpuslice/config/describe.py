@@ -1,0 +1,153 @@
+"""Settings in the layout of the configuration file, as an operator would write them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpuslice.slicing.rules import NameRule, ReplicaRule, Selection, SharingStrategy
+from gpuslice.slicing.units import describe_mib
+
+if TYPE_CHECKING:
+    from gpuslice.config.settings import LabelSettings, Settings
+
+_NANOSECONDS = 1_000_000_000
+
+
+def describe(settings: Settings) -> dict[str, object]:
+    """Everything but `agent` could stand in a file; `agent` is what flags alone can say."""
+    containers = settings.containers
+    return {
+        "version": "v1",
+        "flags": _flags(settings),
+        "resources": {
+            "gpus": [_name_rule(rule) for rule in settings.rules.gpus],
+            **_if("mig", [_name_rule(rule) for rule in settings.rules.mig or ()]),
+        },
+        "sharing": _sharing(settings),
+        "imex": {
+            "channelIDs": list(containers.imex_channels),
+            "required": containers.imex_required,
+        },
+        "health": {"enabled": settings.health.enabled},
+        "agent": _agent(settings),
+    }
+
+
+def _flags(settings: Settings) -> dict[str, object]:
+    containers = settings.containers
+    return {
+        "migStrategy": settings.rules.mig_strategy.value,
+        "failOnInitError": settings.fail_on_init_error,
+        **_if("mpsRoot", containers.mps_root),
+        "nvidiaDriverRoot": containers.driver_root,
+        "nvidiaDevRoot": containers.dev_root,
+        "gdrcopyEnabled": containers.gdrcopy,
+        "gdsEnabled": containers.gds,
+        "mofedEnabled": containers.mofed,
+        "useNodeFeatureAPI": settings.labels.use_node_feature_api,
+        "deviceDiscoveryStrategy": settings.discovery.value,
+        "nested": settings.nested.value,
+        **_if("nestedEnv", settings.nested_env),
+        "nestedDir": settings.nested_directory,
+        "plugin": {
+            "passDeviceSpecs": containers.pass_device_specs,
+            "deviceListStrategy": sorted(member.value for member in containers.device_list),
+            "deviceIDStrategy": containers.device_id.value,
+            "cdiAnnotationPrefix": containers.cdi_annotation_prefix,
+            "nvidiaCTKPath": settings.cdi.hook_path,
+            "containerDriverRoot": settings.cdi.container_driver_root,
+            "sharedDevicesAllocationPolicy": settings.policy.value,
+        },
+        "gfd": _gfd(settings.labels),
+    }
+
+
+def _gfd(labels: LabelSettings) -> dict[str, object]:
+    return {
+        "oneshot": labels.oneshot,
+        "noTimestamp": labels.no_timestamp,
+        "sleepInterval": _interval(labels.sleep_seconds),
+        "outputFile": labels.output_file,
+        "machineTypeFile": labels.machine_type_file,
+    }
+
+
+def _interval(seconds: float | None) -> str:
+    if seconds is None:
+        return "infinite"
+    return f"{int(seconds)}s" if seconds == int(seconds) else f"{round(seconds * _NANOSECONDS)}ns"
+
+
+def _sharing(settings: Settings) -> dict[str, object]:
+    replicas = settings.rules.replicas
+    return {
+        "memory": _memory(settings),
+        **_if("timeSlicing", _strategy(replicas, SharingStrategy.TIME_SLICING)),
+        **_if("mps", _strategy(replicas, SharingStrategy.MPS)),
+    }
+
+
+def _memory(settings: Settings) -> dict[str, object]:
+    chosen, memory = settings.rules.memory, settings.memory
+    if chosen is None:
+        return {"devices": "none"}
+    return {
+        "resource": memory.resource,
+        "devices": _selection(chosen),
+        "unit": str(memory.unit),
+        "reserve": describe_mib(memory.reserve_mib).replace(" ", ""),
+        "threads": memory.threads.value,
+        "mps": {**_if("pipeDirectory", memory.mps_pipe), "check": memory.mps_check.value},
+    }
+
+
+def _strategy(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[str, object]:
+    chosen = [rule for rule in rules if rule.strategy is strategy]
+    if not chosen:
+        return {}
+    return {
+        "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
+        "resources": [
+            {
+                "name": rule.name,
+                **_if("rename", rule.rename),
+                "devices": _selection(rule.devices),
+                "replicas": rule.replicas,
+                **_nested(rule),
+            }
+            for rule in chosen
+        ],
+    }
+
+
+def _name_rule(rule: NameRule) -> dict[str, object]:
+    return {"pattern": rule.pattern, "name": rule.name, **_nested(rule)}
+
+
+def _nested(rule: NameRule | ReplicaRule) -> dict[str, object]:
+    return {} if rule.nested is None else {"nested": rule.nested}
+
+
+def _selection(selection: Selection) -> object:
+    if selection.everything:
+        return "all"
+    return list(selection.references) if selection.count is None else selection.count
+
+
+def _agent(settings: Settings) -> dict[str, object]:
+    health, cdi = settings.health, settings.cdi
+    return {
+        "kubeletSocket": settings.kubelet_socket,
+        "cdiFeatureFlags": sorted(cdi.feature_flags),
+        "cdiDisableHooks": sorted(cdi.disabled_hooks),
+        "cdiDirectory": cdi.directory,
+        "cdiRemoveOnExit": cdi.remove_on_exit,
+        "ignoredXids": "all" if health.ignore_all else sorted(health.ignored),
+        "fatalXids": "all" if health.fatal is None else sorted(health.fatal),
+        **_if("nestedDevices", settings.nested_devices),
+    }
+
+
+def _if(key: str, value: object) -> dict[str, object]:
+    return {key: value} if value else {}

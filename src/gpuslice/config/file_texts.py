@@ -1,0 +1,39 @@
+"""What the file says of settings that have a flag too: the text that the flag would have."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import msgspec
+
+from gpuslice.config.file import ConfigFile
+from gpuslice.config.option import Kind, Option
+from gpuslice.config.sayings import Said
+
+
+def file_texts(file: ConfigFile, options: Iterable[Option]) -> dict[str, Said]:
+    document = msgspec.to_builtins(file)
+    texts = {option: _text(option, _at(document, option.key)) for option in options if option.key}
+    return {
+        option.name: Said(text, option.key) for option, text in texts.items() if text is not None
+    }
+
+
+def _at(document: object, key: str) -> object:
+    for part in key.split("."):
+        if not isinstance(document, dict):
+            return None
+        document = document.get(part)
+    return document
+
+
+def _text(option: Option, value: object) -> str | None:
+    """As the flag would have it; the comma tells a list of one device from a number of devices."""
+    if value is None:
+        return None
+    if isinstance(value, bool):
+        words = ("false", "true") if option.kind is Kind.SWITCH else ("off", "on")
+        return words[value]
+    if isinstance(value, list | tuple):
+        return "".join(f"{item}," for item in value)
+    return str(value)

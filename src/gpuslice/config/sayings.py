@@ -1,0 +1,94 @@
+"""What flags, variables and the file say: text by the name of its option, read as values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.option import Option
+
+# Go's strconv.ParseBool: what NVIDIA's plugin takes for a boolean.
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
+
+_E = TypeVar("_E", bound=Enum)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """`source` is who said it, as errors name it: an option, a variable or a key of the file."""
+
+    text: str
+    source: str
+
+
+Given = Mapping[str, Said]
+
+
+def hear(
+    flags: Mapping[str, str], environment: Mapping[str, str], options: Iterable[Option]
+) -> Given:
+    """A flag wins over a variable; a variable without a value says nothing."""
+    given: dict[str, Said] = {}
+    for option in options:
+        if option.name in flags:
+            given[option.name] = Said(flags[option.name], option.name)
+            continue
+        variable = next((name for name in option.variables if environment.get(name)), None)
+        if variable is not None:
+            given[option.name] = Said(environment[variable], variable)
+    return given
+
+
+class Sayings:
+    """Each reader gives the default where nobody spoke, and names the source of a wrong text."""
+
+    def __init__(self, given: Given) -> None:
+        self._given = given
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._given
+
+    def said(self, name: str) -> Said | None:
+        return self._given.get(name)
+
+    def text(self, name: str, default: str) -> str:
+        said = self._given.get(name)
+        return default if said is None else said.text
+
+    def switch(self, name: str, default: bool) -> bool:  # noqa: FBT001 (the default of a switch)
+        said = self._given.get(name)
+        if said is None:
+            return default
+        if said.text in _TRUE or said.text in _FALSE:
+            return said.text in _TRUE
+        raise ConfigError(said.source, said.text, "use true or false")
+
+    def choice(self, name: str, default: _E) -> _E:
+        said = self._given.get(name)
+        return default if said is None else _choose(said.source, said.text, type(default))
+
+    def choices(self, name: str, kind: type[_E]) -> tuple[_E, ...] | None:
+        said = self._given.get(name)
+        if said is None:
+            return None
+        return tuple(_choose(said.source, part, kind) for part in parts(said.text))
+
+    def listed(self, name: str) -> tuple[str, ...] | None:
+        said = self._given.get(name)
+        return None if said is None else parts(said.text)
+
+
+def parts(text: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in text.split(",") if part.strip())
+
+
+def _choose(source: str, text: str, kind: type[_E]) -> _E:
+    try:
+        return kind(text)
+    except ValueError:
+        names = ", ".join(str(member.value) for member in kind)
+        raise ConfigError(source, text, f"choose one of {names}") from None

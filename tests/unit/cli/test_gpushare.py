@@ -1,0 +1,60 @@
+"""gpushare's own command line."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuslice.cli.goflags import parse
+from gpuslice.cli.gpushare import DEFAULTS, FLAGS, given_by
+from gpuslice.config.load import load_settings
+from gpuslice.config.settings import HealthSettings, MpsCheck, Settings
+from gpuslice.slicing.rules import ALL
+from gpuslice.slicing.units import MemoryUnit
+
+
+def settings(args: str, **environment: str) -> Settings:
+    return load_settings(given_by(parse(FLAGS, args.split()), environment), DEFAULTS).settings
+
+
+def test_the_command_line_of_a_gpushare_daemonset_is_understood() -> None:
+    found = settings(
+        "-logtostderr --v=5 --memory-unit=GiB --mps-pipe=/root/nvidia-mps --mps --health-check"
+    )
+    assert found.memory.unit == MemoryUnit(1024)
+    assert found.memory.mps_pipe == "/root/nvidia-mps"
+    assert found.health == HealthSettings(enabled=True)
+
+
+def test_without_flags_all_memory_is_offered_as_gpushare_does() -> None:
+    found = settings("")
+    assert found.rules.memory == ALL
+    assert found.memory.mps_check is MpsCheck.AUTO
+    assert not found.health.enabled
+    assert not found.fail_on_init_error
+
+
+@pytest.mark.parametrize(
+    ("args", "pipe"),
+    [
+        ("", None),
+        ("--mps", "/tmp/nvidia-mps"),
+        ("--mps-pipe=/a", "/a"),
+        ("--mps=false --mps-pipe=/a", None),
+    ],
+)
+def test_mps_is_on_when_asked_for_or_when_its_directory_is_given(
+    args: str, pipe: str | None
+) -> None:
+    assert settings(args).memory.mps_pipe == pipe
+
+
+def test_an_unknown_unit_becomes_gib_as_it_does_upstream() -> None:
+    assert settings("--memory-unit=GB").memory.unit == MemoryUnit(1024)
+    assert settings("--memory-unit=256MiB").memory.unit == MemoryUnit(256)
+
+
+def test_only_the_kubelets_socket_is_moved_by_a_variable() -> None:
+    found = settings("", KUBELET_SOCKET="/k.sock", MIG_STRATEGY="mixed", GPUSLICE_RESOURCE="a.b/c")
+    assert found.kubelet_socket == "/k.sock"
+    assert found.rules == DEFAULTS.rules
+    assert found.memory == DEFAULTS.memory

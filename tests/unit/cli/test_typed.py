@@ -1,0 +1,65 @@
+"""The same options as those of a Typer command."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpuslice.cli.main import app
+from gpuslice.cli.typed import takes
+from gpuslice.config.table import OPTIONS
+
+
+def flags_of(*args: str) -> Mapping[str, str]:
+    heard: list[Mapping[str, str]] = []
+    command = typer.Typer()
+
+    @command.command()
+    @takes(OPTIONS)
+    def agent(flags: Mapping[str, str]) -> None:
+        heard.append(flags)
+
+    result = CliRunner().invoke(command, args, env={"MIG_STRATEGY": "mixed"})
+    assert result.exit_code == 0, result.output
+    return heard[0]
+
+
+def test_nothing_given_is_nothing_said_even_with_a_variable() -> None:
+    assert flags_of() == {}
+
+
+@pytest.mark.parametrize(
+    ("args", "expected"),
+    [
+        (("--mig-strategy", "single"), {"mig-strategy": "single"}),
+        (("--mig-strategy=single",), {"mig-strategy": "single"}),
+        (("--fail-on-init-error",), {"fail-on-init-error": "true"}),
+        (("--no-fail-on-init-error",), {"fail-on-init-error": "false"}),
+        (("--nvidia-driver-root", "/d"), {"driver-root": "/d"}),
+        (("--device-list-strategy=envvar,cdi-cri",), {"device-list-strategy": "envvar,cdi-cri"}),
+        (
+            ("--device-list-strategy=envvar", "--device-list-strategy=cdi-cri"),
+            {"device-list-strategy": "envvar,cdi-cri"},
+        ),
+        (("--mps-pipe", ""), {"mps-pipe": ""}),
+    ],
+)
+def test_flags_become_texts(args: tuple[str, ...], expected: dict[str, str]) -> None:
+    assert flags_of(*args) == expected
+
+
+def test_the_agents_help_names_every_flag_and_variable() -> None:
+    text = CliRunner().invoke(app, ["agent", "--help"], env={"COLUMNS": "200"}).output
+    for option in OPTIONS:
+        if option.is_flag:
+            assert f"--{option.name}" in text
+            assert all(name in text for name in option.variables)
+
+
+def test_a_wrong_log_level_ends_the_command_with_a_reason() -> None:
+    result = CliRunner().invoke(app, ["agent", "--log-level", "loud"])
+    assert result.exit_code == 1
+    assert "gpuslice agent: log-level: 'loud' is not valid: choose one of debug" in result.output
