@@ -7,9 +7,9 @@ from gpuslice.slicing.grant import Grant
 
 
 def gpushare_variables(grant: Grant, *, pod_units: int) -> ContainerAnswer:
+    """Beside the GPU itself."""
     return ContainerAnswer(
         env={
-            "NVIDIA_VISIBLE_DEVICES": grant.gpu.uuid,
             "ALIYUN_COM_GPU_MEM_IDX": str(grant.gpu.minor),
             "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
             "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units),

@@ -14,19 +14,35 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class DeviceNode:
+    host_path: str
+    container_path: str
+    permissions: str = "rw"
+
+
+@dataclass(frozen=True, slots=True)
 class ContainerAnswer:
     env: dict[str, str] = field(default_factory=dict)
     mounts: tuple[Mount, ...] = ()
+    devices: tuple[DeviceNode, ...] = ()
+    annotations: dict[str, str] = field(default_factory=dict)
+    cdi_devices: tuple[str, ...] = ()
 
 
 def merged(answers: Iterable[ContainerAnswer]) -> ContainerAnswer:
     """One answer from several that concern different things; a clash is our own mistake."""
     env: dict[str, str] = {}
     mounts: list[Mount] = []
+    devices: list[DeviceNode] = []
+    annotations: dict[str, str] = {}
+    cdi_devices: list[str] = []
     for answer in answers:
-        clash = env.keys() & answer.env.keys()
+        clash = (env.keys() & answer.env.keys()) | (annotations.keys() & answer.annotations.keys())
         if clash:
-            raise ValueError(f"two parts of an answer set the same variables: {sorted(clash)}")
+            raise ValueError(f"two parts of an answer set the same names: {sorted(clash)}")
         env |= answer.env
+        annotations |= answer.annotations
         mounts += answer.mounts
-    return ContainerAnswer(env, tuple(mounts))
+        devices += answer.devices
+        cdi_devices += answer.cdi_devices
+    return ContainerAnswer(env, tuple(mounts), tuple(devices), annotations, tuple(cdi_devices))

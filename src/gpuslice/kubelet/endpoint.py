@@ -17,6 +17,7 @@ from gpuslice.kubelet.service import DevicePluginService, Resource, device_plugi
 from gpuslice.kubelet.watch import watch_directory
 from gpuslice.kubelet.wire import API_VERSION
 from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
@@ -57,8 +58,11 @@ class Endpoint:
     it registers anew, since the end of an old stream would take the new registration down.
     """
 
-    def __init__(self, resource: Resource, kubelet_socket: Path, socket_name: str) -> None:
+    def __init__(
+        self, resource: Resource, kubelet_socket: Path, socket_name: str, metrics: Metrics
+    ) -> None:
         self._resource = resource
+        self._metrics = metrics
         self._kubelet_socket = kubelet_socket
         self._socket = kubelet_socket.parent / socket_name
         self._wake = asyncio.Event()
@@ -112,7 +116,7 @@ class Endpoint:
             streams_ended.set()
             self._wake.set()
 
-        service = DevicePluginService(self._resource, on_streams_end)
+        service = DevicePluginService(self._resource, on_streams_end, self._metrics)
         server = await self._listen(service)
         if server is None:
             return _Ended("the kubelet's directory went away")
@@ -120,6 +124,7 @@ class Endpoint:
         try:
             return await self._stay_registered(own, streams_ended)
         finally:
+            self._metrics.registered(self._resource.name, False)
             service.end_streams()
             await server.stop(grace=_FAREWELL_SECONDS)
             if own is not None and _identity(self._socket) == own:
@@ -215,6 +220,7 @@ class Endpoint:
                     reason=error.details(),
                 )
                 return False
+        self._metrics.registered(self._resource.name, True)
         log.info("registered with the kubelet", resource=self._resource.name, socket=self._socket)
         return True
 

@@ -12,6 +12,7 @@ from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.kubelet.latest import Latest
 from gpuslice.kubelet.wire import allocate_response
 from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
@@ -84,8 +85,11 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
 class DevicePluginService:
     """`streams_ended` is called when the last open device stream has ended."""
 
-    def __init__(self, resource: Resource, streams_ended: Callable[[], None]) -> None:
+    def __init__(
+        self, resource: Resource, streams_ended: Callable[[], None], metrics: Metrics
+    ) -> None:
         self._resource = resource
+        self._metrics = metrics
         self._streams_ended = streams_ended
         self._streams = 0
         self._closing = False
@@ -141,11 +145,11 @@ class DevicePluginService:
             answers = self._resource.allocate(containers)
         except Refused as refusal:
             log.warning("refused an allocation", resource=self._resource.name, reason=refusal)
-            await context.abort(
-                grpc.StatusCode.FAILED_PRECONDITION, f"{self._resource.name}: {refusal}"
-            )
+            self._metrics.allocated(self._resource.name, False)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
         for answer in answers:
-            log.info("allocated", resource=self._resource.name, **answer.env)
+            log.info("allocated", resource=self._resource.name, **_facts(answer))
+        self._metrics.allocated(self._resource.name, True)
         return allocate_response(answers)
 
     async def pre_start(
@@ -155,5 +159,11 @@ class DevicePluginService:
             await self._resource.before_start(list(request.devices_ids))
         except Refused as refusal:
             log.warning("held a container back", resource=self._resource.name, reason=refusal)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, f"{self._resource.name}: {refusal}")
+            await context.abort(grpc.StatusCode.UNAVAILABLE, str(refusal))
         return api.PreStartContainerResponse()
+
+
+def _facts(answer: ContainerAnswer) -> dict[str, str]:
+    """What the log says of an answer: variables, and names where no variable tells the devices."""
+    named = ",".join(answer.cdi_devices) or ",".join(answer.annotations.values())
+    return answer.env | ({"cdi": named} if named else {})

@@ -12,27 +12,38 @@ HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 
 
-def device_list(ids: Iterable[str], health: str) -> bytes:
+def device_list(ids: Iterable[str], health: str, numa_node: int | None = None) -> bytes:
     """A ListAndWatch message. Concatenated messages are one message with all their devices."""
-    devices = [api.Device(ID=device_id, health=health) for device_id in ids]
+    nodes = [] if numa_node is None else [api.NUMANode(ID=numa_node)]
+    topology = api.TopologyInfo(nodes=nodes) if nodes else None
+    devices = [api.Device(ID=device_id, health=health, topology=topology) for device_id in ids]
     return api.ListAndWatchResponse(devices=devices).SerializeToString(deterministic=True)
 
 
 def allocate_response(answers: Iterable[ContainerAnswer]) -> bytes:
-    response = api.AllocateResponse(
-        container_responses=[
-            api.ContainerAllocateResponse(
-                envs=answer.env,
-                mounts=[
-                    api.Mount(
-                        container_path=mount.container_path,
-                        host_path=mount.host_path,
-                        read_only=mount.read_only,
-                    )
-                    for mount in answer.mounts
-                ],
-            )
-            for answer in answers
-        ]
-    )
+    response = api.AllocateResponse(container_responses=[_container(answer) for answer in answers])
     return response.SerializeToString(deterministic=True)
+
+
+def _container(answer: ContainerAnswer) -> api.ContainerAllocateResponse:
+    return api.ContainerAllocateResponse(
+        envs=answer.env,
+        mounts=[
+            api.Mount(
+                container_path=mount.container_path,
+                host_path=mount.host_path,
+                read_only=mount.read_only,
+            )
+            for mount in answer.mounts
+        ],
+        devices=[
+            api.DeviceSpec(
+                container_path=device.container_path,
+                host_path=device.host_path,
+                permissions=device.permissions,
+            )
+            for device in answer.devices
+        ],
+        annotations=answer.annotations,
+        cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi_devices],
+    )

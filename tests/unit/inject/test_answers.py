@@ -18,9 +18,8 @@ GPU = Gpu("GPU-bb", index=0, minor=1, name="Simulated", memory_mib=15360)
 SLICE = Grant(GPU, units=3, gpu_units=15, unit=MemoryUnit(1024))
 
 
-def test_the_gpushare_variables_name_the_gpu_by_uuid_and_minor_number() -> None:
+def test_the_gpushare_variables_name_the_gpu_by_its_minor_number() -> None:
     assert gpushare_variables(SLICE, pod_units=5).env == {
-        "NVIDIA_VISIBLE_DEVICES": "GPU-bb",
         "ALIYUN_COM_GPU_MEM_IDX": "1",
         "ALIYUN_COM_GPU_MEM_POD": "5",
         "ALIYUN_COM_GPU_MEM_CONTAINER": "3",

@@ -1,0 +1,144 @@
+"""Which devices a container sees, in each way that a container runtime can be told."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from uuid import UUID, uuid5
+
+from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
+from gpuslice.kubelet.answer import ContainerAnswer, DeviceNode, Mount, merged
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.errors import GrantRefused
+
+VISIBLE_DEVICES = "NVIDIA_VISIBLE_DEVICES"
+IMEX_NODES = "/dev/nvidia-caps-imex-channels/channel"
+
+# NVIDIA's runtime takes the names of what is mounted here for the list of devices.
+_LIST_BY_MOUNTS = "/var/run/nvidia-container-devices"
+_ANNOTATION = "nvidia-device-plugin_"
+# Of no meaning, but fixed: equal questions give equal answers.
+_ANNOTATION_SPACE = UUID("c5a1f1d6-4cf0-5f6b-9d1b-7c1f1f0c8e52")
+
+
+@dataclass(frozen=True)
+class Host:
+    """What the node has that answers depend on."""
+
+    # Device nodes that every GPU needs, as containers name them.
+    control_nodes: tuple[str, ...] = ()
+    imex_channels: tuple[int, ...] = ()
+    # UUID of a device -> its qualified name in a CDI specification.
+    cdi_names: Mapping[str, str] = field(default_factory=dict)
+    # Qualified names of what goes to every container beside its GPUs.
+    cdi_extras: tuple[str, ...] = ()
+
+
+def visible(devices: Sequence[Device], settings: ContainerSettings, host: Host) -> ContainerAnswer:
+    """Devices may be named several times, as replicas are. Refuses what CDI does not describe."""
+    once = distinct(devices)
+    return merged(
+        [
+            cdi_names(once, settings, host),
+            ContainerAnswer(extra_modes(settings)),
+            _listed(once, settings, host),
+            device_nodes(once, settings, host),
+        ]
+    )
+
+
+def distinct(devices: Iterable[Device]) -> tuple[Device, ...]:
+    """Each device once, in the order of the request."""
+    return tuple({device.uuid: device for device in devices}.values())
+
+
+def shown_id(device: Device, settings: ContainerSettings) -> str:
+    return device.uuid if settings.device_id is DeviceId.UUID else device.index
+
+
+def cdi_names(
+    devices: Sequence[Device], settings: ContainerSettings, host: Host
+) -> ContainerAnswer:
+    if not settings.uses_cdi:
+        return ContainerAnswer()
+    names = (*(_cdi_name(device, host) for device in devices), *host.cdi_extras)
+    joined = ",".join(names)
+    key = f"{settings.cdi_annotation_prefix}{_ANNOTATION}{uuid5(_ANNOTATION_SPACE, joined)}"
+    return ContainerAnswer(
+        annotations={key: joined} if DeviceList.CDI_ANNOTATIONS in settings.device_list else {},
+        cdi_devices=names if DeviceList.CDI_CRI in settings.device_list else (),
+    )
+
+
+def extra_modes(settings: ContainerSettings) -> dict[str, str]:
+    modes = {
+        "NVIDIA_GDRCOPY": settings.gdrcopy,
+        "NVIDIA_GDS": settings.gds,
+        "NVIDIA_MOFED": settings.mofed,
+    }
+    return {name: "enabled" for name, enabled in modes.items() if enabled}
+
+
+def listed_by_variable(ids: Iterable[str], host: Host) -> ContainerAnswer:
+    env = {VISIBLE_DEVICES: ",".join(ids)}
+    if host.imex_channels:
+        env["NVIDIA_IMEX_CHANNELS"] = ",".join(map(str, host.imex_channels))
+    return ContainerAnswer(env)
+
+
+def listed_by_mounts(ids: Iterable[str], host: Host) -> ContainerAnswer:
+    names = [*ids, *(f"imex/{channel}" for channel in host.imex_channels)]
+    return ContainerAnswer(
+        env={VISIBLE_DEVICES: _LIST_BY_MOUNTS},
+        mounts=tuple(Mount("/dev/null", f"{_LIST_BY_MOUNTS}/{name}") for name in names),
+    )
+
+
+def device_nodes(
+    devices: Sequence[Device], settings: ContainerSettings, host: Host
+) -> ContainerAnswer:
+    """None if CDI alone is chosen: it brings the nodes itself."""
+    if not settings.pass_device_specs or not _without_cdi(settings):
+        return ContainerAnswer()
+    paths = [*host.control_nodes, *(node for device in devices for node in device.nodes)]
+    paths += [f"{IMEX_NODES}{channel}" for channel in host.imex_channels]
+    return ContainerAnswer(
+        devices=tuple(
+            DeviceNode(host_path=under(settings.dev_root, path), container_path=path)
+            for path in dict.fromkeys(paths)
+        )
+    )
+
+
+def under(root: str, path: str) -> str:
+    return posixpath.join(root, path.lstrip("/"))
+
+
+def both_lists(by_variable: ContainerAnswer, by_mounts: ContainerAnswer) -> ContainerAnswer:
+    """The runtime reads one of the two, and prefers mounts, which pods cannot forge."""
+    return ContainerAnswer(by_variable.env | by_mounts.env, by_mounts.mounts)
+
+
+def _listed(devices: Sequence[Device], settings: ContainerSettings, host: Host) -> ContainerAnswer:
+    ids = [shown_id(device, settings) for device in devices]
+    none = ContainerAnswer()
+    chosen = settings.device_list
+    return both_lists(
+        listed_by_variable(ids, host) if DeviceList.ENVVAR in chosen else none,
+        listed_by_mounts(ids, host) if DeviceList.VOLUME_MOUNTS in chosen else none,
+    )
+
+
+def _without_cdi(settings: ContainerSettings) -> bool:
+    return bool(settings.device_list & {DeviceList.ENVVAR, DeviceList.VOLUME_MOUNTS})
+
+
+def _cdi_name(device: Device, host: Host) -> str:
+    name = host.cdi_names.get(device.uuid)
+    if name is None:
+        raise GrantRefused(
+            f"device {device.uuid} has no CDI name on this node: the CDI specification does not "
+            "describe it. Use the device list strategy envvar or volume-mounts for it"
+        )
+    return name
