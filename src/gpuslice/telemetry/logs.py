@@ -87,5 +87,7 @@ def _timestamp(record: logging.LogRecord) -> str:
 
 
 def _quoted(value: object) -> str:
+    if isinstance(value, dict | list):
+        return json.dumps(value, separators=(",", ":"), default=str)
     text = str(value)
     return json.dumps(text) if not text or any(c in text for c in ' "=\n') else text

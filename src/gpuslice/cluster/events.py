@@ -1,0 +1,133 @@
+"""Events about the agent's Node, for people who ask `kubectl describe node`."""
+
+from __future__ import annotations
+
+import datetime
+import hashlib
+import socket
+from enum import Enum
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Protocol
+
+from gpuslice.cluster.client import ApiServer
+from gpuslice.cluster.errors import ClusterError
+from gpuslice.telemetry.logs import Logger
+
+if TYPE_CHECKING:
+    from lightkube.resources.core_v1 import Event
+
+log = Logger(__name__)
+
+# Events about objects without a namespace live here.
+_NAMESPACE = "default"
+# The API server refuses longer ones.
+_LONGEST_MESSAGE = 1024
+# Of the name, which has 253 characters with the digest.
+_LONGEST_STEM = 236
+_COMPONENT = "gpuslice-agent"
+
+
+class EventType(Enum):
+    NORMAL = "Normal"
+    WARNING = "Warning"
+
+
+class Events(Protocol):
+    async def record(self, reason: str, message: str, kind: EventType) -> None:
+        """`reason` is one word in CamelCase; a message should read the same when it recurs."""
+
+
+class NoEvents:
+    """Where no API server listens."""
+
+    async def record(self, reason: str, message: str, kind: EventType) -> None:
+        pass
+
+
+class NodeEvents:
+    def __init__(self, api: ApiServer, node: str) -> None:
+        self._api = api
+        self._node = node
+
+    async def record(self, reason: str, message: str, kind: EventType) -> None:
+        await record(self._api, self._node, reason, message, kind)
+
+
+async def record(
+    api: ApiServer, node: str, reason: str, message: str, kind: EventType = EventType.NORMAL
+) -> None:
+    """The same event again raises the count of the first, even after a restart of the agent.
+
+    An event that cannot be written is logged: nothing depends on it.
+    """
+    message = _fitting(message)
+    name = event_name(node, reason, message, kind)
+    try:
+        if not await _raise_count(api, name):
+            with api.errors(f"creating event {name!r}"):
+                await api.client.create(_event(node, name, reason, message, kind))
+    except ClusterError as error:
+        log.warning("the event was not recorded", event_reason=reason, reason=error)
+
+
+def event_name(node: str, reason: str, message: str, kind: EventType) -> str:
+    """The name is what makes two events the same."""
+    content = "\0".join((node, reason, message, kind.value)).encode()
+    return f"{node[:_LONGEST_STEM].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
+
+
+async def _raise_count(api: ApiServer, name: str) -> bool:
+    """Whether there was such an event: the API server forgets them after an hour."""
+    from lightkube.resources.core_v1 import Event
+    from lightkube.types import PatchType
+
+    try:
+        with api.errors(f"counting event {name!r}"):
+            known = await api.client.get(Event, name, namespace=_NAMESPACE)
+            again = {"count": (known.count or 1) + 1, "lastTimestamp": _written(_now())}
+            await api.client.patch(
+                Event, name, again, namespace=_NAMESPACE, patch_type=PatchType.MERGE
+            )
+    except ClusterError as error:
+        if error.status == HTTPStatus.NOT_FOUND:
+            return False
+        raise
+    return True
+
+
+def _event(node: str, name: str, reason: str, message: str, kind: EventType) -> Event:
+    from lightkube.models.core_v1 import EventSource, ObjectReference
+    from lightkube.models.meta_v1 import ObjectMeta
+    from lightkube.resources.core_v1 import Event
+
+    now = _now()
+    return Event(
+        metadata=ObjectMeta(name=name, namespace=_NAMESPACE),
+        # `kubectl describe node` looks for the name in the place of the uid, as the kubelet writes.
+        involvedObject=ObjectReference(apiVersion="v1", kind="Node", name=node, uid=node),
+        reason=reason,
+        message=message,
+        type=kind.value,
+        count=1,
+        firstTimestamp=now,
+        lastTimestamp=now,
+        source=EventSource(component=_COMPONENT, host=node),
+        reportingComponent=_COMPONENT,
+        reportingInstance=socket.gethostname(),
+    )
+
+
+def _fitting(message: str) -> str:
+    if len(message.encode()) <= _LONGEST_MESSAGE:
+        return message
+    cut = message.encode()[: _LONGEST_MESSAGE - len("…".encode())]
+    return cut.decode(errors="ignore") + "…"
+
+
+def _now() -> datetime.datetime:
+    # The API keeps whole seconds here and refuses anything finer.
+    return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
+
+
+def _written(moment: datetime.datetime) -> str:
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
