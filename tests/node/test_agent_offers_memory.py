@@ -48,14 +48,16 @@ def test_gpus_cut_by_mig_are_left_out_with_a_line_in_the_log(make_rig: MakeRig) 
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.healthy_units(whole.uuid) == rig.kubelet.capacity(RESOURCE) == 40
-        agent.wait_for_output(f'left out a GPU index={mig.index} reason="MIG is enabled')
+        agent.wait_for_output(rf"GPU {mig.index} \({mig.uuid}\) is not offered: MIG is enabled")
+        assert set(rig.kubelet.resources()) == {RESOURCE}
 
 
 def test_a_node_of_mig_cards_only_says_so(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with rig.agent() as agent:
         assert agent.wait() == 1
-        assert "this node has no GPU to slice (GPU 0: MIG is enabled" in agent.output()
+        assert "nothing of this node can be offered: GPU 0" in agent.output()
+        assert "is not offered: MIG is enabled" in agent.output()
 
 
 def test_the_resource_is_registered_under_gpushares_name_and_socket(rig: Rig) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.agent.mps_guard import MpsGuard
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import MpsCheck
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import MpsDaemon
@@ -193,7 +193,7 @@ def test_a_look_at_mps_that_was_called_off_vouches_for_nothing(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     async def scenario() -> None:
-        guard = MpsGuard(Settings(mps_pipe="/x"))
+        guard = MpsGuard("/x", MpsCheck.REQUIRE)
         first = asyncio.create_task(guard.require())
         await asyncio.sleep(0.1)
         second = asyncio.create_task(guard.require())

@@ -6,64 +6,72 @@ import asyncio
 import contextlib
 import signal
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuslice.agent.announce import announce
+from gpuslice.agent.api_server import api_server
+from gpuslice.agent.assembly import Assembled, assemble, withdraw
 from gpuslice.agent.driver import Driver, NoGpus
 from gpuslice.agent.errors import AgentError
-from gpuslice.agent.memory import MemorySlices, Plan
-from gpuslice.agent.mps_guard import MpsGuard
+from gpuslice.agent.fleet import Fleet
+from gpuslice.agent.labelling import Labelling
+from gpuslice.agent.node_config import ConfigSource
+from gpuslice.agent.node_health import NodeHealth
+from gpuslice.agent.plan import Node
+from gpuslice.agent.wishes import Wish, Wishes
+from gpuslice.cluster.client import ApiServer
+from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.load import Loaded
+from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.health import Trouble
-from gpuslice.gpus.inventory import Inventory
-from gpuslice.kubelet.endpoint import Endpoint, EndpointError
+from gpuslice.kubelet.endpoint import EndpointError
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
+from gpuslice.telemetry.probes import metrics_at
 from gpuslice.telemetry.stacks import dump_stacks
 
 log = Logger(__name__)
 
 _RETRY_SECONDS = 5.0
+_LOOK_FOR_CHANGES_SECONDS = 10.0
+
+# Reads the settings, with this configuration file (None: with an empty one).
+Load = Callable[[Path | None], Loaded]
 
 
-def run_agent(load: Callable[[], Settings]) -> None:
-    """Runs until SIGTERM or SIGINT. `load` reads the settings, at start and at every SIGHUP.
+def run_agent(load: Load, options: AgentOptions) -> None:
+    """Runs until SIGTERM or SIGINT.
 
-    Raises AgentError if the agent cannot do its work.
+    Raises AgentError or ConfigError if the agent cannot do its work.
     """
     try:
-        asyncio.run(Agent(load).run())
+        asyncio.run(Agent(load, options).run())
     except* (AgentError, EndpointError) as failures:
         raise AgentError("; ".join(str(error) for error in _leaves(failures))) from None
-
-
-@dataclass(frozen=True, slots=True)
-class _Served:
-    """A resource that is being served."""
-
-    settings: Settings
-    slices: MemorySlices
-    task: asyncio.Task[None]
+    except* ConfigError as failures:
+        raise next(_leaves(failures)) from None
 
 
 class Agent:
-    def __init__(self, load: Callable[[], Settings]) -> None:
+    def __init__(self, load: Load, options: AgentOptions) -> None:
         self._load = load
+        self._options = options
         self._stop = asyncio.Event()
-        # Set, not counted: however many wishes come in while one is fulfilled, one more will do.
-        self._reload_wanted = asyncio.Event()
-        self._retry: asyncio.TimerHandle | None = None
+        self._wishes = Wishes()
 
     async def run(self) -> None:
         self._handle_signals()
-        settings = self._load()
-        log.info("effective settings", **settings.describe())
         async with contextlib.AsyncExitStack() as stack:
+            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            api = api_server(self._options)
+            if api is not None:
+                stack.push_async_callback(api.close)
             driver = Driver()
             stack.push_async_callback(driver.close)
-            work = asyncio.create_task(self._work(driver, settings))
+            work = asyncio.create_task(self._work(driver, api, metrics))
             stopping = asyncio.create_task(self._stop.wait())
             await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
             stopping.cancel()
@@ -76,130 +84,243 @@ class Agent:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._reload_wanted.set)
+        loop.add_signal_handler(signal.SIGHUP, self._wishes.add, Wish.BEGIN_ANEW)
         loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
 
-    async def _work(self, driver: Driver, settings: Settings) -> None:
-        settings, inventory = await self._first_inventory(driver, settings)
-        try:
-            plan = Plan.of(settings, inventory)
-        except SlicingError as error:
-            raise AgentError(str(error)) from error
+    async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
+        events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
+        source = ConfigSource(self._options, api, events, metrics)
+        settings = await self._first_settings(source, events, metrics)
         async with asyncio.TaskGroup() as tasks:
-            served = await self._start(tasks, driver, plan, inventory)
-            while await self._reload_wanted.wait():
-                self._reload_wanted.clear()
-                served = await self._reload(tasks, driver, served)
+            tasks.create_task(source.run(lambda: self._wishes.add(Wish.SETTINGS)))
+            health = NodeHealth()
+            offering = _Offering(
+                load=lambda: self._load(source.current),
+                driver=driver,
+                fleet=Fleet(tasks, health, metrics),
+                health=health,
+                labelling=Labelling(self._options, api, driver),
+                events=events,
+                metrics=metrics,
+                wishes=self._wishes,
+            )
+            try:
+                await offering.begin(settings)
+                tasks.create_task(offering.labelling.run())
+                tasks.create_task(self._look_for_changes(driver))
+                while True:
+                    await offering.fulfil(await self._wishes.next())
+            finally:
+                offering.end()
 
-    async def _first_inventory(
-        self, driver: Driver, settings: Settings
-    ) -> tuple[Settings, Inventory]:
+    async def _first_settings(
+        self, source: ConfigSource, events: Events, metrics: Metrics
+    ) -> Settings:
+        try:
+            loaded = self._load(await source.first())
+        except ConfigError as error:
+            await events.record("ConfigurationInvalid", str(error), EventType.WARNING)
+            raise
+        metrics.reloaded(True)
+        _tell("effective settings", loaded)
+        return loaded.settings
+
+    async def _look_for_changes(self, driver: Driver) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_FOR_CHANGES_SECONDS)
+            found = await driver.changes()
+            if found:
+                log.info("the node's GPUs changed", changes="; ".join(found))
+                self._wishes.add(Wish.HARDWARE)
+
+
+class _Offering:
+    """What the node offers now, and how that follows settings and hardware."""
+
+    def __init__(
+        self,
+        *,
+        load: Callable[[], Loaded],
+        driver: Driver,
+        fleet: Fleet,
+        health: NodeHealth,
+        labelling: Labelling,
+        events: Events,
+        metrics: Metrics,
+        wishes: Wishes,
+    ) -> None:
+        self._load = load
+        self._driver = driver
+        self._fleet = fleet
+        self._health = health
+        self.labelling = labelling
+        self._events = events
+        self._metrics = metrics
+        self._wishes = wishes
+        self._settings: Settings | None = None
+        self._node: Node | None = None
+        self._watched: object = None
+        self._gpus: frozenset[str] = frozenset()
+        self._complaint = ""
+
+    async def begin(self, settings: Settings) -> None:
         """Waits for GPUs if the settings say so, and hears of new settings meanwhile."""
         told = ""
         while True:
             try:
-                return settings, await driver.enumerate()
+                self._node = await self._driver.enumerate(settings)
+                break
             except NoGpus as problem:
                 if settings.fail_on_init_error:
                     raise AgentError(str(problem)) from problem
                 if str(problem) != told:
                     told = str(problem)
                     log.error("waiting for GPUs", reason=told, retry_seconds=_RETRY_SECONDS)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RETRY_SECONDS):
-                    await self._reload_wanted.wait()
-                self._reload_wanted.clear()
-                settings = self._load_again(settings)
-
-    def _load_again(self, last_good: Settings) -> Settings:
+            if await self._wishes.within(_RETRY_SECONDS):
+                settings = await self._load_again(settings)
         try:
-            return self._load()
-        except ConfigError as error:
-            log.error("keeping the last good settings", reason=error)
-            return last_good
+            await self._apply(await asyncio.to_thread(assemble, settings, self._node))
+        except SlicingError as error:
+            raise AgentError(str(error)) from error
 
-    async def _start(
-        self, tasks: asyncio.TaskGroup, driver: Driver, plan: Plan, inventory: Inventory
-    ) -> _Served:
-        settings = plan.settings
-        guard = MpsGuard(settings)
-        slices = MemorySlices(plan, guard)
-        endpoint = Endpoint(slices, Path(settings.kubelet_socket), settings.plugin_socket)
-
-        async def serve() -> None:
-            # Before anything is offered: the first list must not promise limits that nobody holds.
-            await guard.look()
-            slices.refresh()
-            async with asyncio.TaskGroup() as parts:
-                parts.create_task(endpoint.run())
-                parts.create_task(guard.watch(slices.refresh))
-
-        await self._watch(driver, slices, plan, inventory)
-        return _Served(settings, slices, tasks.create_task(serve()))
-
-    async def _reload(self, tasks: asyncio.TaskGroup, driver: Driver, served: _Served) -> _Served:
-        """Checks everything first; whatever is wrong leaves the last good settings in force."""
-        settings = self._load_again(served.settings)
+    async def fulfil(self, wishes: frozenset[Wish]) -> None:
+        """Checks everything first; whatever is wrong leaves what was last good in force."""
+        assert self._settings is not None
+        settings = self._settings
+        if wishes & {Wish.BEGIN_ANEW, Wish.SETTINGS}:
+            settings = await self._load_again(settings)
+        look_again = (
+            self._node is None
+            or bool(wishes & {Wish.BEGIN_ANEW, Wish.HARDWARE})
+            or _finds_otherwise(settings, self._settings)
+        )
         try:
-            inventory = await driver.enumerate()
-            plan = _plan(settings, served.settings, inventory)
-        except (NoGpus, SlicingError) as problem:
+            if look_again:
+                self._node = await self._enumerate(settings)
+            assert self._node is not None
+            assembled = await self._assemble(settings, self._node)
+        except (NoGpus, SlicingError, AgentError) as problem:
             log.error("no GPUs to offer, trying again", reason=problem, seconds=_RETRY_SECONDS)
-            served.slices.mark_unhealthy(None)
-            self._reload_later()
-            return served
-        log.info("reloaded", **plan.settings.describe())
-        if plan.settings.memory_unit != served.settings.memory_unit:
-            log.warning("the memory unit changed: pods that run keep what they hold by the old one")
-        if not _serves_alike(plan.settings, served.settings):
-            served.task.cancel()
-            await asyncio.wait([served.task])
-            return await self._start(tasks, driver, plan, inventory)
-        served.slices.replace_plan(plan)
-        await self._watch(driver, served.slices, plan, inventory)
-        return replace(served, settings=plan.settings)
-
-    def _reload_later(self) -> None:
-        if self._retry is not None:
-            self._retry.cancel()
-        loop = asyncio.get_running_loop()
-        self._retry = loop.call_later(_RETRY_SECONDS, self._reload_wanted.set)
-
-    async def _watch(
-        self, driver: Driver, slices: MemorySlices, plan: Plan, inventory: Inventory
-    ) -> None:
-        announce(plan, inventory)
-        if not plan.settings.health_checks:
+            self._health.suspend()
+            self._fleet.refresh()
+            self._node = None
+            self._wishes.add_later(Wish.HARDWARE, _RETRY_SECONDS)
             return
+        if Wish.BEGIN_ANEW in wishes:
+            self._health.clear()
+        self._health.resume()
+        await self._apply(assembled)
+        log.info("reloaded", resources=",".join(sorted(assembled.plans)))
+
+    def end(self) -> None:
+        if self._settings is not None:
+            withdraw(self._settings)
+
+    async def _enumerate(self, settings: Settings) -> Node:
+        self._watched = None
+        return await self._driver.enumerate(settings)
+
+    async def _assemble(self, settings: Settings, node: Node) -> Assembled:
+        assert self._settings is not None
+        try:
+            assembled = await asyncio.to_thread(assemble, settings, node)
+        except (SlicingError, AgentError) as error:
+            if settings == self._settings:
+                raise
+            await self._complain(str(error))
+            return await asyncio.to_thread(assemble, self._settings, node)
+        if settings != self._settings:
+            self._complaint = ""
+            self._metrics.reloaded(True)
+        return assembled
+
+    async def _load_again(self, last_good: Settings) -> Settings:
+        try:
+            loaded = self._load()
+        except ConfigError as error:
+            await self._complain(str(error))
+            return last_good
+        if loaded.settings != last_good or self._complaint:
+            _tell("new settings", loaded)
+        if loaded.settings == last_good:
+            self._complaint = ""
+            self._metrics.reloaded(True)
+        return loaded.settings
+
+    async def _complain(self, problem: str) -> None:
+        log.error("keeping the last good settings", reason=problem)
+        self._metrics.reloaded(False)
+        if problem != self._complaint:
+            self._complaint = problem
+            await self._events.record("ConfigurationInvalid", problem, EventType.WARNING)
+
+    async def _apply(self, assembled: Assembled) -> None:
+        settings, inventory = assembled.settings, assembled.node.inventory
+        before, self._settings = self._settings, settings
+        if before is not None and before.memory.unit != settings.memory.unit:
+            log.warning("the memory unit changed: pods that run keep what they hold by the old one")
+        announce(assembled)
+        self._health.forget_absent({gpu.uuid for gpu in inventory.gpus})
+        await self._fleet.apply(assembled.plans, settings.kubelet_socket)
+        self._count_gpus(assembled)
+        if self._watched != settings.health:
+            self._watched = settings.health
+            await self._watch(settings)
+        self.labelling.describe(assembled)
+
+    async def _watch(self, settings: Settings) -> None:
         loop = asyncio.get_running_loop()
 
         def report(trouble: Trouble) -> None:
-            loop.call_soon_threadsafe(_mark, slices, trouble)
+            loop.call_soon_threadsafe(self._mark, trouble)
 
-        await driver.watch_health(inventory, report)
+        def note(text: str) -> None:
+            loop.call_soon_threadsafe(log.warning, text)
+
+        await self._driver.watch_health(settings.health, report, note)
+
+    def _mark(self, trouble: Trouble) -> None:
+        if not self._health.add(trouble):
+            return
+        self._fleet.refresh()
+        place = {
+            "gpu_instance": trouble.gpu_instance,
+            "compute_instance": trouble.compute_instance,
+        }
+        log.error(
+            "a GPU became unhealthy",
+            uuid=trouble.uuid or "all",
+            reason=trouble.reason,
+            **{name: number for name, number in place.items() if number is not None},
+        )
+        self._count_health()
+
+    def _count_gpus(self, assembled: Assembled) -> None:
+        now = frozenset(gpu.uuid for gpu in assembled.node.inventory.gpus)
+        for uuid in self._gpus - now:
+            self._metrics.forget_gpu(uuid)
+        self._gpus = now
+        self._count_health()
+
+    def _count_health(self) -> None:
+        if self._node is not None:
+            for gpu in self._node.inventory.gpus:
+                if gpu.uuid in self._gpus:
+                    self._metrics.gpu(gpu.uuid, gpu.minor, self._health.healthy_gpu(gpu.uuid))
 
 
-def _plan(settings: Settings, last_good: Settings, inventory: Inventory) -> Plan:
-    try:
-        return Plan.of(settings, inventory)
-    except SlicingError as error:
-        if settings == last_good:
-            raise
-        log.error("keeping the last good settings", reason=error)
-        return Plan.of(last_good, inventory)
-
-
-def _mark(slices: MemorySlices, trouble: Trouble) -> None:
-    for uuid in slices.mark_unhealthy(trouble.uuid):
-        log.error("a GPU became unhealthy", uuid=uuid, reason=trouble.reason)
-
-
-def _serves_alike(one: Settings, other: Settings) -> bool:
-    """Whether the kubelet need not hear of the change except through the device list."""
-    return all(
-        getattr(one, name) == getattr(other, name)
-        for name in ("resource", "kubelet_socket", "mps_pipe", "mps_check")
+def _finds_otherwise(settings: Settings, before: Settings) -> bool:
+    """Whether these settings look for GPUs elsewhere."""
+    return (settings.discovery, settings.cdi.container_driver_root) != (
+        before.discovery,
+        before.cdi.container_driver_root,
     )
+
+
+def _tell(event: str, loaded: Loaded) -> None:
+    log.info(event, **loaded.settings.describe())
+    for warning in loaded.warnings:
+        log.warning(warning)
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

@@ -1,4 +1,4 @@
-"""Holds the driver open, reads the inventory and watches health; all of it off the event loop."""
+"""Holds the driver open, reads the node and watches its health; all of it off the event loop."""
 
 from __future__ import annotations
 
@@ -6,10 +6,21 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
 
+from gpuslice.agent.plan import Node
+from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.gpus.changes import Fingerprint, changes, fingerprint
 from gpuslice.gpus.health import HealthWatch, Trouble
-from gpuslice.gpus.inventory import Inventory, read_inventory
+from gpuslice.gpus.inventory import read_inventory
+from gpuslice.gpus.library import find_nvml
 from gpuslice.gpus.nvml import DriverUnavailable, Nvml, NvmlError
+from gpuslice.gpus.platform import Platform, detect, stand_in_inventory
+from gpuslice.gpus.topology import read_topology
+from gpuslice.slicing.topology import Topology
+
+_T = TypeVar("_T")
 
 
 class NoGpus(Exception):
@@ -24,32 +35,64 @@ class Driver:
         self._one_at_a_time = threading.Lock()
         self._nvml: Nvml | None = None
         self._watch: HealthWatch | None = None
+        self._node: Node | None = None
+        self._seen = Fingerprint()
 
-    async def enumerate(self) -> Inventory:
-        """Raises NoGpus if there is no driver or no GPU that can be sliced."""
-        return await asyncio.to_thread(self._enumerate)
+    async def enumerate(self, settings: Settings) -> Node:
+        """Raises NoGpus if there is no driver or no GPU that answers."""
+        return await self._in_turn(lambda: self._enumerate(settings))
 
-    async def watch_health(self, inventory: Inventory, report: Callable[[Trouble], None]) -> None:
-        """`report` is called from another thread."""
-        await asyncio.to_thread(self._start_watch, inventory, report)
+    async def watch_health(
+        self,
+        settings: HealthSettings,
+        report: Callable[[Trouble], None],
+        note: Callable[[str], None],
+    ) -> None:
+        """`report` and `note` are called from another thread."""
+        await self._in_turn(lambda: self._start_watch(settings, report, note))
+
+    async def changes(self) -> tuple[str, ...]:
+        """What a new look at the node would find different, in words."""
+        return await self._in_turn(self._changes)
+
+    async def read(self, read: Callable[[Nvml | None], _T]) -> _T:
+        """For readers of the open driver."""
+        return await self._in_turn(lambda: read(self._nvml))
 
     async def close(self) -> None:
-        await asyncio.to_thread(self._close)
+        await self._in_turn(self._release)
 
-    def _enumerate(self) -> Inventory:
-        with self._one_at_a_time:
-            return self._open_and_read()
+    async def _in_turn(self, work: Callable[[], _T]) -> _T:
+        def locked() -> _T:
+            with self._one_at_a_time:
+                return work()
 
-    def _open_and_read(self) -> Inventory:
+        return await asyncio.to_thread(locked)
+
+    def _enumerate(self, settings: Settings) -> Node:
         self._release()
+        root = Path(settings.cdi.container_driver_root)
+        failure: DriverUnavailable | None = None
         try:
-            self._nvml = Nvml.open()
-            inventory = read_inventory(self._nvml)
+            self._nvml = Nvml.open(find_nvml(root))
         except DriverUnavailable as error:
+            failure = error
+        platform = detect(settings.discovery, root, self._nvml)
+        if platform is not Platform.NVML:
+            self._node = Node(stand_in_inventory(platform, self._nvml), Topology())
+            return self._node
+        if self._nvml is None:
             raise NoGpus(
-                f"the NVIDIA driver cannot be used ({error}): is this a GPU node with the driver "
+                f"the NVIDIA driver cannot be used ({failure}): is this a GPU node with the driver "
                 "installed, and does this container run with the nvidia runtime?"
-            ) from error
+            ) from failure
+        return self._read(self._nvml)
+
+    def _read(self, nvml: Nvml) -> Node:
+        try:
+            inventory = read_inventory(nvml)
+            topology = read_topology(nvml, inventory.gpus)
+            self._seen = fingerprint(nvml, inventory)
         except NvmlError as error:
             self._release()
             raise NoGpus(f"the NVIDIA driver cannot list its GPUs ({error})") from error
@@ -57,27 +100,35 @@ class Driver:
             self._release()
             left_out = "; ".join(f"GPU {g.index}: {g.reason}" for g in inventory.left_out)
             raise NoGpus(f"this node has no GPU to slice ({left_out or 'NVML finds none'})")
-        return inventory
+        self._node = Node(inventory, topology)
+        return self._node
 
-    def _start_watch(self, inventory: Inventory, report: Callable[[Trouble], None]) -> None:
-        with self._one_at_a_time:
-            if self._nvml is None:
-                raise RuntimeError("enumerate first")
-            indices = {gpu.uuid: gpu.index for gpu in inventory.gpus}
-            self._watch = HealthWatch(self._nvml, indices, report)
-            self._watch.start()
+    def _start_watch(
+        self,
+        settings: HealthSettings,
+        report: Callable[[Trouble], None],
+        note: Callable[[str], None],
+    ) -> None:
+        if self._nvml is None or self._node is None:
+            return
+        if self._watch is not None and not self._watch.stop():
+            return  # stuck inside the driver: it goes on with the settings it has
+        indices = {gpu.uuid: gpu.index for gpu in self._node.inventory.gpus}
+        self._watch = HealthWatch(self._nvml, indices, report, settings, note)
+        self._watch.start()
 
-    def _close(self) -> None:
-        with self._one_at_a_time:
-            self._release()
+    def _changes(self) -> tuple[str, ...]:
+        if self._nvml is None or self._node is None or not self._node.inventory.gpus:
+            return ()
+        return changes(self._seen, fingerprint(self._nvml, self._node.inventory))
 
     def _release(self) -> None:
         watch, self._watch = self._watch, None
         nvml, self._nvml = self._nvml, None
+        self._node = None
         if watch is not None and not watch.stop():
             return  # stuck inside the driver, which must stay open under it
         if nvml is not None:
-            with contextlib.suppress(
-                NvmlError
-            ):  # a driver that fails to close is as good as closed
+            # A driver that fails to close is as good as closed.
+            with contextlib.suppress(NvmlError):
                 nvml.close()

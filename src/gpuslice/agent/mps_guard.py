@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuslice.config.settings import MpsCheck, Settings
+from gpuslice.config.settings import MpsCheck
 from gpuslice.mps.control import ControlProgramMissing, MpsUnavailable, ping
 from gpuslice.telemetry.logs import Logger
 
@@ -19,9 +19,9 @@ _EVERY_SECONDS = 5.0
 class MpsGuard:
     """Asks the daemon for a sign of life, regularly and before every container start."""
 
-    def __init__(self, settings: Settings) -> None:
-        self._pipe = settings.mps_pipe
-        self._check = settings.mps_check
+    def __init__(self, pipe: str | None, check: MpsCheck) -> None:
+        self._pipe = pipe
+        self._check = check
         self._trouble: MpsUnavailable | None = None
         self._warned = False
         # What has been seen once can be seen: from then on its silence means that it is gone.

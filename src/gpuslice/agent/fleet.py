@@ -1,0 +1,114 @@
+"""All resources of the node as the kubelet sees them; only what changed is served anew."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from gpuslice.agent.mps_guard import MpsGuard
+from gpuslice.agent.node_health import NodeHealth
+from gpuslice.config.settings import socket_name
+from gpuslice.kubelet.endpoint import Endpoint
+from gpuslice.kubelet.service import Resource
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
+
+log = Logger(__name__)
+
+
+class Served(Resource, Protocol):
+    """A resource that can be kept while its plan changes."""
+
+    @property
+    def guard(self) -> MpsGuard: ...
+
+    def takes(self, plan: object) -> bool: ...
+
+    def replace_plan(self, plan: object) -> None: ...
+
+    def refresh(self) -> None: ...
+
+    def healthy_devices(self) -> tuple[int, int]: ...
+
+
+class ResourcePlan(Protocol):
+    @property
+    def name(self) -> str: ...
+
+    def serve(self, health: NodeHealth) -> Served: ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Running:
+    resource: Served
+    task: asyncio.Task[None]
+
+
+class Fleet:
+    """Serves each resource on its own socket, so that none waits for another."""
+
+    def __init__(self, tasks: asyncio.TaskGroup, health: NodeHealth, metrics: Metrics) -> None:
+        self._tasks = tasks
+        self._health = health
+        self._metrics = metrics
+        self._running: dict[str, _Running] = {}
+        self._kubelet_socket = ""
+
+    async def apply(self, plans: Mapping[str, ResourcePlan], kubelet_socket: str) -> None:
+        """Resources that are gone end first: a GPU must not be on offer twice."""
+        moved = kubelet_socket != self._kubelet_socket
+        kept = {
+            name: running
+            for name, running in self._running.items()
+            if not moved and name in plans and running.resource.takes(plans[name])
+        }
+        for name, running in list(self._running.items()):
+            if name not in kept:
+                await self._end(name, running)
+        self._kubelet_socket = kubelet_socket
+        for name, running in kept.items():
+            running.resource.replace_plan(plans[name])
+        for name in sorted(plans.keys() - kept.keys()):
+            self._begin(plans[name])
+        self._count()
+
+    def refresh(self) -> None:
+        """After a change of health: every stream of every resource hears of it at once."""
+        for running in self._running.values():
+            running.resource.refresh()
+        self._count()
+
+    def _begin(self, plan: ResourcePlan) -> None:
+        resource = plan.serve(self._health)
+        task = self._tasks.create_task(self._serve(resource), name=f"serve {plan.name}")
+        self._running[plan.name] = _Running(resource, task)
+
+    async def _end(self, name: str, running: _Running) -> None:
+        log.info("no longer offered", resource=name)
+        running.task.cancel()
+        await asyncio.wait([running.task])
+        del self._running[name]
+        self._metrics.forget(name)
+
+    async def _serve(self, resource: Served) -> None:
+        # Before anything is offered: the first list must not promise limits that nobody holds.
+        await resource.guard.look()
+        resource.refresh()
+
+        def changed() -> None:
+            resource.refresh()
+            self._count()
+
+        async with asyncio.TaskGroup() as parts:
+            if self._kubelet_socket:
+                socket = Path(self._kubelet_socket)
+                endpoint = Endpoint(resource, socket, socket_name(resource.name), self._metrics)
+                parts.create_task(endpoint.run())
+            parts.create_task(resource.guard.watch(changed))
+
+    def _count(self) -> None:
+        for name, running in self._running.items():
+            self._metrics.devices(name, *running.resource.healthy_devices())

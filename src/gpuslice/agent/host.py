@@ -1,0 +1,49 @@
+"""What the node has that the answers to the kubelet depend on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpuslice.agent.cdi_files import CdiNames
+from gpuslice.agent.errors import AgentError
+from gpuslice.config.settings import Settings
+from gpuslice.gpus.device_nodes import CONTROL_NODES, char_devices
+from gpuslice.gpus.driver_files import seen_dev_root, seen_driver_root
+from gpuslice.gpus.tree import Tree
+from gpuslice.inject.visible import IMEX_NODES, Host
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+
+class ImexChannelMissing(AgentError):
+    """A channel that the settings require does not exist."""
+
+
+def read_host(settings: Settings, names: CdiNames | None = None, *, root: Path = Path("/")) -> Host:
+    """`root` is the agent's own root, where device nodes may be as well as in the driver root."""
+    containers = settings.containers
+    driver = seen_driver_root(settings.cdi.container_driver_root, containers.driver_root)
+    places = [seen_dev_root(driver), Tree(root)]
+    channels = []
+    for channel in containers.imex_channels:
+        if _exists(places, f"{IMEX_NODES}{channel}"):
+            channels.append(channel)
+        elif containers.imex_required:
+            raise ImexChannelMissing(
+                f"imex.channelIDs: channel {channel} does not exist: create {IMEX_NODES}{channel} "
+                "(nvidia-modprobe does), or set imex.required to false"
+            )
+        else:
+            log.warning("an IMEX channel does not exist and is left out", channel=channel)
+    names = names or CdiNames()
+    return Host(
+        control_nodes=tuple(path for path in CONTROL_NODES if _exists(places, path)),
+        imex_channels=tuple(channels),
+        cdi_names=names.cdi_names,
+        cdi_extras=names.cdi_extras,
+    )
+
+
+def _exists(places: list[Tree], path: str) -> bool:
+    return any(char_devices(place, [path]) for place in places)

@@ -1,0 +1,85 @@
+"""Labels of the node, kept true by the agent itself."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuslice.agent.assembly import Assembled
+from gpuslice.agent.driver import Driver
+from gpuslice.cluster.client import ApiServer
+from gpuslice.config.options import AgentOptions, LabelsMode
+
+if TYPE_CHECKING:
+    from gpuslice.labels.loop import LabelLoop
+    from gpuslice.labels.publish import Labels, Publisher
+
+
+class Labelling:
+    """Published as the options say; what is labelled is what was last described."""
+
+    def __init__(self, options: AgentOptions, api: ApiServer | None, driver: Driver) -> None:
+        self._options = options
+        self._api = api
+        self._driver = driver
+        self._described: Assembled | None = None
+        self._loop: LabelLoop | None = None
+        self._began = int(time.time())
+
+    def describe(self, assembled: Assembled) -> None:
+        self._described = assembled
+        if self._loop is not None:
+            self._loop.wake()
+
+    async def run(self) -> None:
+        if self._options.labels is LabelsMode.OFF or self._described is None:
+            return
+        # Imported here: an agent that labels nothing does without their memory.
+        from gpuslice.labels.errors import LabelsError
+        from gpuslice.labels.loop import LabelLoop
+
+        publisher = self._publisher(self._described)
+        self._loop = LabelLoop(
+            self._labels, publisher, self._described.settings.labels.sleep_seconds
+        )
+        try:
+            await self._loop.run()
+        finally:
+            # What cannot be taken back, the next agent will write over.
+            with contextlib.suppress(LabelsError):
+                await publisher.withdraw()
+
+    async def _labels(self) -> Labels:
+        from gpuslice.gpus.features import read_facts
+        from gpuslice.gpus.nvml import NvmlError
+        from gpuslice.labels.errors import NodeUnreadable
+        from gpuslice.labels.labels import labels_of
+
+        now = self._described
+        assert now is not None
+        settings, gpus = now.settings, now.node.inventory.gpus
+        try:
+            facts = await self._driver.read(
+                lambda nvml: read_facts(nvml, gpus, settings.labels.machine_type_file)
+            )
+        except NvmlError as error:
+            raise NodeUnreadable(f"the NVIDIA driver does not answer ({error})") from error
+        timestamp = None if settings.labels.no_timestamp else self._began
+        return labels_of(facts, gpus, now.found, settings, timestamp)
+
+    def _publisher(self, assembled: Assembled) -> Publisher:
+        from gpuslice.labels.publish import AsNodeFeature, OnNode, ToFile
+
+        if self._options.labels is LabelsMode.FILE:
+            return ToFile(Path(assembled.settings.labels.output_file))
+        from gpuslice.cluster.labels import ClusterLabels
+
+        node = self._options.node_name
+        if self._api is None or node is None:
+            raise ValueError("labels go to the API server, and the options name no node")
+        labels = ClusterLabels(self._api)
+        if self._options.labels is LabelsMode.NODE:
+            return OnNode(labels, node)
+        return AsNodeFeature(labels, node, self._api.namespace, self._options.pod_name)

@@ -1,0 +1,202 @@
+"""Which configuration counts on this node, and when that changes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuslice.agent.config_watch import watch_config
+from gpuslice.cluster.client import ApiServer
+from gpuslice.cluster.events import Events, EventType
+from gpuslice.cluster.node import watch_label
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.options import AgentOptions
+from gpuslice.config.source import choose_config
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
+
+log = Logger(__name__)
+
+# How long a start may wait for the API server before it goes on without the node's label.
+LABEL_PATIENCE_SECONDS = 10.0
+# A file that is being written is read again after this; one read of it may be half of it.
+_SETTLE_SECONDS = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    """A file (None: the empty configuration) and what was in it."""
+
+    path: Path | None
+    content: bytes
+
+
+class ConfigSource:
+    """Follows the node's label and the files it may name.
+
+    Call `first` once, then `run` for as long as the agent lives.
+    """
+
+    def __init__(
+        self,
+        options: AgentOptions,
+        api: ApiServer | None,
+        events: Events,
+        metrics: Metrics,
+        *,
+        label_patience_seconds: float = LABEL_PATIENCE_SECONDS,
+    ) -> None:
+        self._options = options
+        self._api = api if options.config_dir is not None and options.node_name else None
+        self._events = events
+        self._metrics = metrics
+        self._label_patience_seconds = label_patience_seconds
+        self._label: str | None = None
+        self._choice = _Choice(None, b"")
+        self._problem = ""
+        self._stirred = asyncio.Event()
+
+    @property
+    def current(self) -> Path | None:
+        """The file to read now. None: there is none, and every setting has its default."""
+        return self._choice.path
+
+    async def first(self) -> Path | None:
+        """Raises ConfigError: without any good configuration there is nothing to keep to."""
+        if self._api is None:
+            self._choice = self._read()
+        else:
+            self._choice = await self._first_by_label(self._api)
+        log.info(
+            "configuration", file=self._choice.path or "none", node_label=self._label or "none"
+        )
+        return self._choice.path
+
+    async def run(self, changed: Callable[[], None]) -> None:
+        """Calls `changed` when `current` has new content, and when a problem with it is over.
+
+        Whatever is wrong is told once, and leaves the last good choice in force.
+        """
+        async with asyncio.TaskGroup() as tasks:
+            if self._api is not None:
+                tasks.create_task(self._follow_label(self._api))
+            if (directory := self._options.config_dir) is not None:
+                tasks.create_task(watch_config(directory, self._stirred.set))
+            elif (file := self._options.config_file) is not None:
+                tasks.create_task(watch_config(file.parent, self._stirred.set, only=file.name))
+            # What changed since `first` stirs nobody any more.
+            self._stirred.set()
+            while await self._stirred.wait():
+                self._stirred.clear()
+                await self._look(changed)
+
+    async def _look(self, changed: Callable[[], None]) -> None:
+        try:
+            choice = await self._settled()
+        except ConfigError as error:
+            await self._complain(str(error))
+            return
+        recovered, self._problem = bool(self._problem), ""
+        before, self._choice = self._choice, choice
+        if choice.content != before.content or recovered:
+            log.info(
+                "the configuration changed",
+                file=choice.path or "none",
+                node_label=self._label or "none",
+            )
+            changed()
+        elif choice.path != before.path:
+            log.info("another configuration with the same content", file=choice.path or "none")
+
+    async def _settled(self) -> _Choice:
+        """An editor empties a file before it fills it; an empty one would be taken at its word."""
+        choice = self._read()
+        if choice.content == self._choice.content:
+            return choice
+        while True:
+            await asyncio.sleep(_SETTLE_SECONDS)
+            again = self._read()
+            if again == choice:
+                return choice
+            choice = again
+
+    async def _complain(self, problem: str) -> None:
+        if problem == self._problem:
+            return
+        self._problem = problem
+        log.error("keeping the last good configuration", reason=problem)
+        self._metrics.reloaded(False)
+        await self._events.record("ConfigurationNotFound", problem, EventType.WARNING)
+
+    async def _first_by_label(self, api: ApiServer) -> _Choice:
+        labels = watch_label(api, self._options.node_name or "", self._options.node_label)
+        async with contextlib.aclosing(labels):
+            value = asyncio.ensure_future(anext(labels))
+            try:
+                await asyncio.wait([value], timeout=self._label_patience_seconds)
+                if not value.done():
+                    try:
+                        choice = self._read()
+                    except ConfigError as error:
+                        log.warning("waiting for the API server", reason=error)
+                    else:
+                        log.warning(
+                            "the node's label is not known yet; beginning without it",
+                            file=choice.path or "none",
+                        )
+                        return choice
+                self._label = await value
+            finally:
+                value.cancel()
+                await asyncio.wait([value])
+        return self._read()
+
+    async def _follow_label(self, api: ApiServer) -> None:
+        labels = watch_label(api, self._options.node_name or "", self._options.node_label)
+        async with contextlib.aclosing(labels):
+            async for value in labels:
+                self._label = value
+                self._stirred.set()
+
+    def _read(self) -> _Choice:
+        path = self._path()
+        return _Choice(path, b"" if path is None else _content(path))
+
+    def _path(self) -> Path | None:
+        options = self._options
+        if options.config_dir is None:
+            return options.config_file
+        name = choose_config(
+            _available(options.config_dir),
+            self._label or None,
+            options.default_config,
+            options.fallbacks,
+        )
+        return None if name is None else options.config_dir / name
+
+
+def _available(directory: Path) -> list[str]:
+    """Names that begin with two dots are the kubelet's own."""
+    try:
+        return sorted(
+            entry.name
+            for entry in directory.iterdir()
+            if entry.is_file() and not entry.name.startswith("..")
+        )
+    except OSError as error:
+        remedy = f"it cannot be read ({error.strerror}); mount the ConfigMap of configurations"
+        raise ConfigError("config-file-srcdir", str(directory), remedy) from error
+
+
+def _content(path: Path) -> bytes:
+    try:
+        if path.exists() and not path.is_file():
+            # A pipe can be read once, by who needs it; /dev/null is the empty configuration.
+            return b""
+        return path.read_bytes()
+    except OSError as error:
+        remedy = f"it cannot be read ({error.strerror})"
+        raise ConfigError("config-file", str(path), remedy) from error

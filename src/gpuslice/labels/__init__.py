@@ -1,0 +1,1 @@
+"""Feature discovery: what the node has and offers, as labels."""

@@ -1,0 +1,213 @@
+"""The configuration of a node, followed by the real agent: files, ConfigMap, label, probes."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from gpuslice_sim.process import BackgroundProcess
+from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
+
+from .rig import RESOURCE, Rig
+
+LABEL = "nvidia.com/device-plugin.config"
+
+
+def memory(resource: str) -> str:
+    return f"version: v1\nsharing: {{memory: {{resource: {resource}}}}}\n"
+
+
+@pytest.fixture
+def kubernetes() -> Iterator[Kubernetes]:
+    cluster = Kubernetes()
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def configs(rig: Rig) -> ConfigMap:
+    return ConfigMap(
+        rig.directory / "configs", a=memory("example.com/a"), b=memory("example.com/b")
+    )
+
+
+def set_label(kubernetes: Kubernetes, value: str | None) -> None:
+    labels = {} if value is None else {LABEL: value}
+    kubernetes.put("nodes", "n1", metadata={"labels": labels})
+
+
+def labelled_agent(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str
+) -> BackgroundProcess:
+    return rig.agent(
+        f"--config-file-srcdir={configs.directory}",
+        "--node-name=n1",
+        f"--kubeconfig={kubernetes.kubeconfig(rig.directory / 'kubeconfig')}",
+        *args,
+    )
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def get(address: str, path: str) -> tuple[int, str]:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+    except OSError as error:
+        return 0, str(error)
+
+
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"it did not come to pass: {what}"
+        time.sleep(0.05)
+
+
+def wait_for_only(rig: Rig, resource: str) -> None:
+    """The resource is on offer, and no other is."""
+    rig.kubelet.wait_for(resource)
+    rig.kubelet.wait_until(
+        lambda: (
+            {name for name in rig.kubelet.resources() if rig.kubelet.allocatable(name)}
+            == {resource}
+        ),
+        f"only {resource}",
+    )
+
+
+def test_an_edit_of_the_file_is_followed_without_a_signal(rig: Rig) -> None:
+    file = rig.directory / "config.yaml"
+    file.write_text(memory("example.com/a"))
+    with rig.agent(f"--config-file={file}"):
+        wait_for_only(rig, "example.com/a")
+        file.write_text(memory("example.com/b"))
+        wait_for_only(rig, "example.com/b")
+
+
+def test_the_label_chooses_and_moves_and_edits_are_followed(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    with labelled_agent(rig, kubernetes, configs):
+        wait_for_only(rig, "example.com/a")
+        set_label(kubernetes, "b")
+        wait_for_only(rig, "example.com/b")
+        configs.update(a=memory("example.com/a"), b=memory("example.com/edited"))
+        wait_for_only(rig, "example.com/edited")
+
+
+def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    with labelled_agent(rig, kubernetes, configs) as agent:
+        wait_for_only(rig, "example.com/a")
+        set_label(kubernetes, "typo")
+        agent.wait_for_output("keeping the last good configuration")
+        eventually(
+            lambda: any(
+                kind == "events" and "'typo'" in found["message"]
+                for (kind, _), found in list(kubernetes.objects.items())
+            ),
+            "an event about the label",
+        )
+        wait_for_only(rig, "example.com/a")
+        set_label(kubernetes, "b")
+        wait_for_only(rig, "example.com/b")
+
+
+def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "b")
+    kubernetes.refuse_with = 503
+    with labelled_agent(rig, kubernetes, configs, "--default-config=a") as agent:
+        agent.wait_for_output("the API server does not answer")
+        agent.wait_for_output("the node's label is not known yet")
+        wait_for_only(rig, "example.com/a")
+        kubernetes.refuse_with = None
+        rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b", timeout=60)
+
+
+def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, None)
+    with labelled_agent(rig, kubernetes, configs) as agent:
+        assert agent.wait() == 1
+        assert "choose one of a, b" in agent.output()
+
+
+def test_probes_and_metrics_tell_of_a_wrong_configuration_and_of_its_cure(rig: Rig) -> None:
+    file = rig.directory / "config.yaml"
+    file.write_text(memory(RESOURCE))
+    address = free_address()
+    with rig.agent(f"--config-file={file}", f"--metrics-address={address}"):
+        rig.kubelet.wait_for(RESOURCE)
+        eventually(lambda: get(address, "/readyz") == (200, "ok\n"), "ready")
+        assert get(address, "/healthz") == (200, "ok\n")
+        file.write_text("version: v1\nsharding: {}\n")
+        eventually(lambda: get(address, "/readyz")[0] == 503, "not ready")
+        assert get(address, "/healthz")[0] == 200
+        assert rig.kubelet.allocatable(RESOURCE) == 30
+        metrics = get(address, "/metrics")[1]
+        assert "gpuslice_config_last_reload_success 0.0\n" in metrics
+        assert 'gpuslice_config_reloads_total{result="error"} 1.0\n' in metrics
+        file.write_text(memory(RESOURCE))
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready again")
+
+
+def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
+    address = free_address()
+    with rig.agent(f"--metrics-address={address}"):
+        rig.kubelet.wait_for(RESOURCE)
+        rig.admit(4)
+        metrics = get(address, "/metrics")[1]
+        for line in (
+            f'gpuslice_registered{{resource="{RESOURCE}"}} 1.0',
+            f'gpuslice_devices{{health="healthy",resource="{RESOURCE}"}} 30.0',
+            f'gpuslice_devices{{health="unhealthy",resource="{RESOURCE}"}} 0.0',
+            f'gpuslice_allocations_total{{resource="{RESOURCE}",result="ok"}} 1.0',
+        ):
+            assert line in metrics.splitlines()
+        uuids = {device.split("-_-")[0] for device in rig.kubelet.devices(RESOURCE)}
+        for uuid in uuids:
+            assert any(
+                line.startswith("gpuslice_gpu_healthy{") and uuid in line and line.endswith(" 1.0")
+                for line in metrics.splitlines()
+            )
+
+
+def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        with rig.agent(f"--metrics-address={address}") as agent:
+            assert agent.wait() == 1
+            assert "metrics-address" in agent.output()
+
+
+def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_library() -> None:
+    program = (
+        "import sys, gpuslice.agent.daemon\n"
+        "print([n for n in ('lightkube', 'httpx2', 'prometheus_client') if n in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "[]\n", done.stderr

@@ -1,0 +1,46 @@
+"""What a node is found to have."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuslice.agent.cdi_files import CdiNames
+from gpuslice.agent.host import ImexChannelMissing, read_host
+from gpuslice.config.settings import CdiSettings, ContainerSettings, Settings
+from gpuslice.inject.visible import Host
+
+
+def settings_for(tmp_path: Path, containers: ContainerSettings) -> Settings:
+    """The driver root has an empty /dev, so nothing of the machine itself is found."""
+    (tmp_path / "dev").mkdir()
+    return Settings(containers=containers, cdi=CdiSettings(container_driver_root=str(tmp_path)))
+
+
+def test_a_node_without_nodes_has_none(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, ContainerSettings())
+    assert read_host(settings, root=tmp_path) == Host()
+
+
+def test_names_of_cdi_are_passed_on(tmp_path: Path) -> None:
+    settings = settings_for(tmp_path, ContainerSettings())
+    names = CdiNames({"GPU-a": "nvidia.com/gpu=GPU-a"}, ("x/gds=all",))
+    assert read_host(settings, names, root=tmp_path) == Host(
+        cdi_names={"GPU-a": "nvidia.com/gpu=GPU-a"}, cdi_extras=("x/gds=all",)
+    )
+
+
+def test_a_missing_imex_channel_is_left_out_or_if_required_an_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    containers = ContainerSettings(imex_channels=(0,))
+    settings = settings_for(tmp_path, containers)
+    with caplog.at_level(logging.WARNING):
+        assert read_host(settings, root=tmp_path).imex_channels == ()
+    assert "IMEX channel" in caplog.text
+    required = replace(settings, containers=replace(containers, imex_required=True))
+    with pytest.raises(ImexChannelMissing, match=r"channel 0 does not exist.*imex\.required"):
+        read_host(required, root=tmp_path)
