@@ -3,20 +3,34 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
+
+import grpc
+import pytest
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
-from gpuslice_sim.kubelet import Allocation, Container, Kubelet, Pod
+from gpuslice_sim.kubelet import Allocation, Container, Endpoint, Kubelet, Pod
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
 RESOURCE = "aliyun.com/gpu-mem"
+GPU = "nvidia.com/gpu"
 BIN = Path(sys.executable).parent
+
+# Two names of one program. As an agent it cuts memory unless told otherwise.
+AGENT, PLUGIN = "gpuslice agent", "nvidia-device-plugin"
+ENTRY_POINTS = {AGENT: ["gpuslice", "agent"], PLUGIN: ["nvidia-device-plugin"]}
+ONLY_DEVICES = {AGENT: ["--memory-devices=none"], PLUGIN: []}
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 
 
 @dataclass
@@ -52,6 +66,75 @@ class Rig:
         argv = [str(BIN / "gpushare-device-plugin-v2"), *args]
         return BackgroundProcess(argv, env=self.env(), log=self.directory / "gpushare.log")
 
+    def plugin(
+        self,
+        *args: str,
+        entry: str = PLUGIN,
+        name: str = "plugin",
+        env: Mapping[str, str] | None = None,
+        places: Mapping[str, Path] | None = None,
+    ) -> BackgroundProcess:
+        """Offers whole GPUs unless told otherwise.
+
+        With `places` it runs where the kernel shows this node's GPUs, and these directories too.
+        """
+        argv = [*self.program(entry), *ONLY_DEVICES[entry], *args]
+        return self.run(argv, name=name, env=env, places=places)
+
+    @staticmethod
+    def program(entry: str) -> list[str]:
+        file, *words = ENTRY_POINTS[entry]
+        return [str(BIN / file), *words]
+
+    def run(
+        self,
+        argv: list[str],
+        *,
+        name: str,
+        env: Mapping[str, str] | None = None,
+        places: Mapping[str, Path] | None = None,
+    ) -> BackgroundProcess:
+        inside = argv if places is None else self.node.namespace_command(argv, places)
+        log = self.directory / f"{name}.log"
+        return BackgroundProcess(inside, env=self.env() | dict(env or {}), log=log)
+
+    def config(self, text: str) -> str:
+        """The flag for a file with this content, which is replaced as a whole."""
+        path = self.directory / "config.yaml"
+        fresh = path.with_suffix(".new")
+        fresh.write_text(text)
+        fresh.rename(path)
+        return f"--config-file={path}"
+
+    def offered(self) -> dict[str, list[str]]:
+        """Resource -> ids of its devices."""
+        return {name: sorted(self.kubelet.devices(name)) for name in self.kubelet.resources()}
+
+    def wait_for_offer(self, *resources: str, timeout: float = 20.0) -> dict[str, list[str]]:
+        for resource in resources:
+            self.kubelet.wait_for(resource, timeout)
+        return self.offered()
+
+    def allocate(self, resource: str, *ids: str) -> api.ContainerAllocateResponse:
+        """As for a container that is to have exactly these."""
+        request = api.AllocateRequest(
+            container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
+        )
+        endpoint = self.kubelet.wait_for(resource)
+        [answer] = endpoint.call("Allocate", request, api.AllocateResponse, 20).container_responses
+        return answer
+
+    def healthy(self, resource: str) -> set[str]:
+        return {i for i, health in self.kubelet.devices(resource).items() if health == "Healthy"}
+
+    def wait_for_healthy(self, resource: str, ids: set[str], timeout: float = 20.0) -> None:
+        """Until these devices are healthy and no others."""
+        self.kubelet.wait_until(
+            lambda: self.healthy(resource) == ids,
+            f"{len(ids)} healthy devices of {resource}",
+            timeout,
+        )
+
     def admit(self, units: int, name: str = "pod") -> Allocation:
         """A pod with one container that asks for this many units."""
         return self.kubelet.admit(Pod(name, [Container("main", {RESOURCE: units})]))[0]
@@ -79,3 +162,45 @@ class Rig:
         assert done.stdout, f"simcuda {args} said nothing: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)
         return result
+
+
+@dataclass
+class Listener:
+    """One more open device stream, beside the kubelet's."""
+
+    endpoint: Endpoint
+    lists: list[api.ListAndWatchResponse] = field(default_factory=list)
+
+    def __enter__(self) -> Self:
+        rpc: Any = self.endpoint.channel.unary_stream(
+            "/v1beta1.DevicePlugin/ListAndWatch",
+            request_serializer=api.Empty.SerializeToString,
+            response_deserializer=api.ListAndWatchResponse.FromString,
+        )
+        self._stream = rpc(api.Empty())
+        self.lists.append(next(self._stream))
+        self._thread = threading.Thread(target=self._listen)
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stream.cancel()
+        self._thread.join()
+
+    def health(self, number: int = -1) -> dict[str, str]:
+        return {device.ID: device.health for device in self.lists[number].devices}
+
+    def numa_nodes(self) -> dict[str, list[int]]:
+        return {d.ID: [node.ID for node in d.topology.nodes] for d in self.lists[-1].devices}
+
+    def _listen(self) -> None:
+        try:
+            for message in self._stream:
+                self.lists.append(message)
+        except grpc.RpcError:
+            return

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuslice.agent.announce import announce
 from gpuslice.agent.api_server import api_server
 from gpuslice.agent.assembly import Assembled, assemble, withdraw
-from gpuslice.agent.driver import Driver, NoGpus
+from gpuslice.agent.driver import Driver, NoDriver, NoGpus
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.fleet import Fleet
 from gpuslice.agent.labelling import Labelling
@@ -27,7 +27,7 @@ from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.health import Trouble
 from gpuslice.kubelet.endpoint import EndpointError
-from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.errors import NothingToOffer, SlicingError
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 from gpuslice.telemetry.probes import metrics_at
@@ -169,19 +169,19 @@ class _Offering:
         while True:
             try:
                 self._node = await self._driver.enumerate(settings)
+                assembled = await asyncio.to_thread(assemble, settings, self._node)
                 break
-            except NoGpus as problem:
-                if settings.fail_on_init_error:
+            except (NoGpus, NothingToOffer) as problem:
+                if not _waits(settings, problem):
                     raise AgentError(str(problem)) from problem
                 if str(problem) != told:
                     told = str(problem)
                     log.error("waiting for GPUs", reason=told, retry_seconds=_RETRY_SECONDS)
+            except SlicingError as error:
+                raise AgentError(str(error)) from error
             if await self._wishes.within(_RETRY_SECONDS):
                 settings = await self._load_again(settings)
-        try:
-            await self._apply(await asyncio.to_thread(assemble, settings, self._node))
-        except SlicingError as error:
-            raise AgentError(str(error)) from error
+        await self._apply(assembled)
 
     async def fulfil(self, wishes: frozenset[Wish]) -> None:
         """Checks everything first; whatever is wrong leaves what was last good in force."""
@@ -307,6 +307,12 @@ class _Offering:
             for gpu in self._node.inventory.gpus:
                 if gpu.uuid in self._gpus:
                     self._metrics.gpu(gpu.uuid, gpu.minor, self._health.healthy_gpu(gpu.uuid))
+
+
+def _waits(settings: Settings, problem: Exception) -> bool:
+    if isinstance(problem, NoDriver) or not settings.wait_for_devices:
+        return not settings.fail_on_init_error
+    return True
 
 
 def _finds_otherwise(settings: Settings, before: Settings) -> bool:

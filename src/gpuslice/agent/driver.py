@@ -27,6 +27,10 @@ class NoGpus(Exception):
     """Nothing can be offered; the text says why."""
 
 
+class NoDriver(NoGpus):
+    """Not even a driver is there to ask."""
+
+
 class Driver:
     """NVML enumerates at initialisation only, so every new look at the node opens it anew."""
 
@@ -82,7 +86,7 @@ class Driver:
             self._node = Node(stand_in_inventory(platform, self._nvml), Topology())
             return self._node
         if self._nvml is None:
-            raise NoGpus(
+            raise NoDriver(
                 f"the NVIDIA driver cannot be used ({failure}): is this a GPU node with the driver "
                 "installed, and does this container run with the nvidia runtime?"
             ) from failure

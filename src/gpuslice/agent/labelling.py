@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -26,9 +27,12 @@ class Labelling:
         self._driver = driver
         self._described: Assembled | None = None
         self._loop: LabelLoop | None = None
-        self._began = int(time.time())
+        self._timestamp = 0
 
     def describe(self, assembled: Assembled) -> None:
+        """The timestamp tells when the settings last changed, not when labels were looked at."""
+        if self._described is None or self._described.settings != assembled.settings:
+            self._timestamp = int(time.time())
         self._described = assembled
         if self._loop is not None:
             self._loop.wake()
@@ -41,39 +45,45 @@ class Labelling:
         from gpuslice.labels.loop import LabelLoop
 
         publisher = self._publisher(self._described)
-        self._loop = LabelLoop(
-            self._labels, publisher, self._described.settings.labels.sleep_seconds
-        )
+        pause = self._described.settings.labels.sleep_seconds
+        self._loop = LabelLoop(self._labels, publisher, pause)
         try:
             await self._loop.run()
         finally:
-            # What cannot be taken back, the next agent will write over.
+            # What cannot be taken back, the next agent will write over. Labels that nobody was to
+            # keep true stay.
             with contextlib.suppress(LabelsError):
-                await publisher.withdraw()
+                if pause is not None:
+                    await publisher.withdraw()
 
     async def _labels(self) -> Labels:
         from gpuslice.gpus.features import read_facts
         from gpuslice.gpus.nvml import NvmlError
         from gpuslice.labels.errors import NodeUnreadable
         from gpuslice.labels.labels import labels_of
+        from gpuslice.labels.look import Look
 
         now = self._described
         assert now is not None
         settings, gpus = now.settings, now.node.inventory.gpus
+        timestamp = None if settings.labels.no_timestamp else self._timestamp
+        if now.node.inventory.stand_ins:
+            # What stands for GPUs says nothing of them: they are read in another way for labels.
+            return await self._driver.read(lambda _nvml: Look(settings, timestamp).labels())
         try:
             facts = await self._driver.read(
                 lambda nvml: read_facts(nvml, gpus, settings.labels.machine_type_file)
             )
         except NvmlError as error:
             raise NodeUnreadable(f"the NVIDIA driver does not answer ({error})") from error
-        timestamp = None if settings.labels.no_timestamp else self._began
         return labels_of(facts, gpus, now.found, settings, timestamp)
 
     def _publisher(self, assembled: Assembled) -> Publisher:
-        from gpuslice.labels.publish import AsNodeFeature, OnNode, ToFile
+        from gpuslice.labels.publish import AsNodeFeature, OnNode, ToFile, ToStream
 
         if self._options.labels is LabelsMode.FILE:
-            return ToFile(Path(assembled.settings.labels.output_file))
+            file = assembled.settings.labels.output_file
+            return ToFile(Path(file)) if file else ToStream(sys.stdout)
         from gpuslice.cluster.labels import ClusterLabels
 
         node = self._options.node_name

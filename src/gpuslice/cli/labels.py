@@ -69,11 +69,8 @@ def main() -> None:
     _run(PROGRAM, given, NVIDIA_DEFAULTS)
 
 
-def labels(flags: Mapping[str, str]) -> None:
-    """Label this node with what its GPUs are and what is offered of them.
-
-    SIGHUP reads the settings again.
-    """
+def run_labels(flags: Mapping[str, str]) -> None:
+    """`gpuslice labels`. Whoever names a file wants one."""
     given = dict(hear(flags, os.environ, LABELS_OPTIONS))
     if "output-file" in flags and "mode" not in given:
         given["mode"] = Said(LabelsMode.FILE.value, "output-file")

@@ -12,6 +12,7 @@ from gpuslice.cli.typed import takes
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.settings import Settings
 from gpuslice.config.table import OPTIONS
+from gpuslice.labels.options import LABELS_OPTIONS
 
 app = typer.Typer(
     name="gpuslice",
@@ -35,6 +36,18 @@ def agent(flags: Mapping[str, str]) -> None:
     SIGHUP reads the settings again and looks for GPUs anew; SIGQUIT prints what the agent is doing.
     """
     run_with_flags("gpuslice agent", flags, Settings())
+
+
+@app.command()
+@takes(LABELS_OPTIONS)
+def labels(flags: Mapping[str, str]) -> None:
+    """Label this node with what its GPUs are and what is offered of them.
+
+    SIGHUP reads the settings again.
+    """
+    from gpuslice.cli.labels import run_labels
+
+    run_labels(flags)
 
 
 @app.command(name="version")

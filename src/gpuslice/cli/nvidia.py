@@ -14,8 +14,8 @@ from gpuslice.config.table import OPTIONS
 from gpuslice.slicing.rules import Rules
 
 PROGRAM = "nvidia-device-plugin"
-# Whole GPUs, until the configuration says otherwise.
-DEFAULTS = Settings(rules=Rules())
+# Whole GPUs, until the configuration says otherwise; a node without any is no error.
+DEFAULTS = Settings(rules=Rules(), wait_for_devices=True)
 FLAGS = tuple(
     Flag(
         option.name,

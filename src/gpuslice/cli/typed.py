@@ -33,7 +33,7 @@ def takes(
 
 
 def _parameter(option: Option) -> Parameter:
-    names = [f"--{name}" for name in (option.name, *option.aliases)]
+    names = [_dashed(name) for name in (option.name, *option.aliases)]
     if option.kind is Kind.SWITCH:
         names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
     kinds = {Kind.SWITCH: bool | None, Kind.LIST: list[str] | None}
@@ -44,6 +44,10 @@ def _parameter(option: Option) -> Parameter:
         default=None,
         annotation=Annotated[kinds.get(option.kind, str | None), info],
     )
+
+
+def _dashed(name: str) -> str:
+    return f"-{name}" if len(name) == 1 else f"--{name}"
 
 
 def _text(value: object) -> str:

@@ -174,6 +174,8 @@ class Settings:
     policy: Policy = Policy.DISTRIBUTED
     discovery: Discovery = Discovery.AUTO
     fail_on_init_error: bool = True
+    # With a driver, but nothing to offer: wait for it whatever the line above says.
+    wait_for_devices: bool = False
     # Empty: never register.
     kubelet_socket: str = KUBELET_SOCKET
     # A file that names the GPUs this node was given by the node around it.

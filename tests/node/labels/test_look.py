@@ -89,3 +89,25 @@ def test_a_gpu_that_does_not_answer_is_not_counted(tmp_path: Path) -> None:
     found = look(node)
     assert found["gpu.count"] == "1"
     assert found["gpuslice.io/gpu.Tesla-T4.count"] == "1"
+
+
+def test_the_fabric_is_read_from_drivers_that_dropped_the_first_call_for_it(tmp_path: Path) -> None:
+    node = create(tmp_path / "node", "t4x2")
+    for index in range(2):
+        node.set(
+            {
+                f"gpu.{index}.fabric.state": 3,
+                f"gpu.{index}.fabric.cluster": "5e5c2d80-1234-4000-8000-00000000abcd",
+                f"gpu.{index}.fabric.clique": 1,
+            }
+        )
+        node.faults.call(index, "nvmlDeviceGetGpuFabricInfo", "FUNCTION_NOT_FOUND")
+    assert look(node)["gpu.clique"] == "5e5c2d80-1234-4000-8000-00000000abcd.1"
+
+
+def test_a_gpu_that_has_not_joined_its_fabric_yet_names_no_clique(tmp_path: Path) -> None:
+    node = create(tmp_path / "node", "t4x2")
+    node.set(
+        {"gpu.0.fabric.state": 2, "gpu.0.fabric.cluster": "5e5c2d80-1234-4000-8000-00000000abcd"}
+    )
+    assert "gpu.clique" not in look(node)

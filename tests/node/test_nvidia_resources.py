@@ -1,0 +1,241 @@
+"""GPUs and settings -> resources, ids and sockets, under both names of the program."""
+
+from __future__ import annotations
+
+import pytest
+
+from .conftest import MakeRig
+from .rig import AGENT, ENTRY_POINTS, GPU, PLUGIN, RESOURCE, Listener, Rig, needs_root
+
+MIXED_MODELS = """
+resources:
+  gpus:
+    - {pattern: "Tesla T4", name: t4}
+    - {pattern: "*A100*", name: example.com/a100}
+"""
+
+
+def sharing(strategy: str, *entries: str, **more: str) -> str:
+    """The section of a file that replicates resources."""
+    options = "".join(f"{key}: {value}, " for key, value in more.items())
+    return f"version: v1\nsharing: {{{strategy}: {{{options}resources: [{', '.join(entries)}]}}}}\n"
+
+
+def uuids(rig: Rig) -> list[str]:
+    return [gpu.uuid for gpu in rig.node.gpus()]
+
+
+def replicas(uuid: str, number: int) -> list[str]:
+    return [f"{uuid}::{n}" for n in range(number)]
+
+
+def counts(rig: Rig) -> dict[str, int]:
+    return {name: len(ids) for name, ids in rig.offered().items()}
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_whole_gpus_are_offered_by_their_uuid_under_nvidias_name_and_socket(
+    rig: Rig, entry: str
+) -> None:
+    with rig.plugin(entry=entry):
+        endpoint = rig.kubelet.wait_for(GPU)
+        assert endpoint.socket.name == "nvidia-gpu.sock"
+        assert endpoint.options.get_preferred_allocation_available
+        assert not endpoint.options.pre_start_required
+        assert rig.offered() == {GPU: sorted(uuids(rig))}
+
+
+def test_the_agent_cuts_memory_unless_its_settings_name_devices(rig: Rig) -> None:
+    config = rig.config(sharing("timeSlicing", "{name: nvidia.com/gpu, replicas: 3}"))
+    with rig.agent(config):
+        rig.kubelet.wait_for(GPU)
+        assert counts(rig) == {GPU: 6}
+
+
+@needs_root
+@pytest.mark.parametrize(
+    ("profile", "strategy", "expected"),
+    [
+        ("a100x2-mig-single", "none", {GPU: 2}),
+        ("a100x2-mig-single", "single", {GPU: 14}),
+        ("a100x2-mig-single", "mixed", {"nvidia.com/mig-1g.5gb": 14}),
+        ("a100x2-mig-mixed", "none", {GPU: 2}),
+        (
+            "a100x2-mig-mixed",
+            "mixed",
+            {
+                GPU: 1,
+                "nvidia.com/mig-3g.20gb": 1,
+                "nvidia.com/mig-2g.10gb": 1,
+                "nvidia.com/mig-1g.5gb": 2,
+            },
+        ),
+    ],
+)
+def test_gpus_in_mig_mode_are_offered_as_the_strategy_says(
+    make_rig: MakeRig, profile: str, strategy: str, expected: dict[str, int]
+) -> None:
+    rig = make_rig(profile)
+    with rig.plugin(f"--mig-strategy={strategy}", places={}):
+        offered = rig.wait_for_offer(*expected)
+        assert counts(rig) == expected
+        migs = {mig.uuid for gpu in rig.node.gpus() for mig in gpu.mig}
+        wholes = {gpu.uuid for gpu in rig.node.gpus() if strategy == "none" or not gpu.mig}
+        assert {i for ids in offered.values() for i in ids} == (
+            wholes if strategy == "none" else wholes | migs
+        )
+        sockets = {rig.kubelet.wait_for(name).socket.name for name in expected}
+        assert sockets == {f"nvidia-{name.rpartition('/')[2]}.sock" for name in expected}
+
+
+@needs_root
+def test_mig_devices_lie_where_their_gpu_lies(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-single")
+    with rig.plugin("--mig-strategy=single", places={}):
+        with Listener(rig.kubelet.wait_for(GPU)) as listener:
+            found = listener.numa_nodes()
+        assert found == {mig.uuid: [gpu.numa] for gpu in rig.node.gpus() for mig in gpu.mig}
+
+
+def test_single_where_only_some_gpus_are_cut_is_an_error_that_says_so(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    with rig.plugin("--mig-strategy=single", places={}) as plugin:
+        assert plugin.wait() == 1
+        assert "MIG" in plugin.output()
+        assert "Traceback" not in plugin.output()
+    assert rig.kubelet.registrations == 0
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_time_slicing_offers_numbered_replicas(rig: Rig, entry: str) -> None:
+    config = rig.config(sharing("timeSlicing", "{name: nvidia.com/gpu, replicas: 4}"))
+    with rig.plugin(config, entry=entry):
+        one, two = uuids(rig)
+        assert rig.wait_for_offer(GPU) == {GPU: sorted(replicas(one, 4) + replicas(two, 4))}
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (
+            sharing(
+                "timeSlicing", "{name: nvidia.com/gpu, replicas: 2}", renameByDefault="true"
+            ),
+            "nvidia.com/gpu.shared",
+        ),
+        (
+            sharing("timeSlicing", "{name: gpu, rename: gpu-slice, replicas: 2}"),
+            "nvidia.com/gpu-slice",
+        ),
+    ],
+    ids=["by default", "by name"],
+)
+def test_replicas_can_have_a_name_of_their_own(rig: Rig, text: str, name: str) -> None:
+    with rig.plugin(rig.config(text)):
+        endpoint = rig.kubelet.wait_for(name)
+        assert endpoint.socket.name == f"nvidia-{name.rpartition('/')[2]}.sock"
+        assert counts(rig) == {name: 4}
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_every_gpu_can_have_its_own_number_of_replicas(make_rig: MakeRig, entry: str) -> None:
+    rig = make_rig("v100x4")
+    gpus = uuids(rig)
+    text = sharing(
+        "timeSlicing",
+        "{name: nvidia.com/gpu, devices: [0], replicas: 2}",
+        f"{{name: nvidia.com/gpu, devices: [{gpus[1]}], replicas: 5}}",
+        "{name: nvidia.com/gpu, devices: [2], replicas: 3, rename: nvidia.com/gpu.small}",
+    )
+    with rig.plugin(rig.config(text), entry=entry):
+        offered = rig.wait_for_offer(GPU, "nvidia.com/gpu.small")
+        assert offered == {
+            GPU: sorted([*replicas(gpus[0], 2), *replicas(gpus[1], 5), gpus[3]]),
+            "nvidia.com/gpu.small": replicas(gpus[2], 3),
+        }
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_models_of_one_node_can_have_different_names(make_rig: MakeRig, entry: str) -> None:
+    rig = make_rig("mixed")
+    with rig.plugin(rig.config(MIXED_MODELS), entry=entry):
+        rig.wait_for_offer("nvidia.com/t4", "example.com/a100", GPU)
+        assert counts(rig) == {"nvidia.com/t4": 2, "example.com/a100": 1, GPU: 1}
+
+
+@needs_root
+def test_mig_profiles_can_have_other_names(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    text = 'resources: {mig: [{pattern: "1g.*", name: small}, {pattern: "*", name: large}]}\n'
+    with rig.plugin("--mig-strategy=mixed", rig.config(text), places={}):
+        rig.wait_for_offer("nvidia.com/small", "nvidia.com/large", GPU)
+        assert counts(rig) == {GPU: 1, "nvidia.com/small": 2, "nvidia.com/large": 2}
+
+
+@needs_root
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_memory_replicas_mig_and_whole_gpus_live_side_by_side(
+    make_rig: MakeRig, entry: str
+) -> None:
+    rig = make_rig("a100-40x8")
+    rig.node.faults.mig(0, ["3g.20gb", "2g.10gb"])
+    text = """
+flags: {migStrategy: mixed}
+sharing:
+  memory: {devices: [1, 2]}
+  timeSlicing:
+    resources: [{name: nvidia.com/gpu, devices: [3], replicas: 4, rename: nvidia.com/gpu.shared}]
+"""
+    expected = {
+        RESOURCE: 80,
+        GPU: 4,
+        "nvidia.com/gpu.shared": 4,
+        "nvidia.com/mig-3g.20gb": 1,
+        "nvidia.com/mig-2g.10gb": 1,
+    }
+    program = rig.program(entry)
+    with rig.run([*program, rig.config(text)], name="plugin", places={}):
+        rig.wait_for_offer(*expected)
+        assert counts(rig) == expected
+        gpus = uuids(rig)
+        assert rig.offered()[GPU] == sorted(gpus[4:])
+        envs = rig.admit(6).response.envs
+        assert envs["NVIDIA_VISIBLE_DEVICES"] in gpus[1:3]
+        shared = rig.allocate("nvidia.com/gpu.shared", f"{gpus[3]}::1")
+        assert dict(shared.envs) == {"NVIDIA_VISIBLE_DEVICES": gpus[3]}
+
+
+@pytest.mark.parametrize(
+    ("text", "because"),
+    [
+        (sharing("timeSlicing", "{name: gpu, devices: [7], replicas: 2}"), "7"),
+        (
+            sharing(
+                "timeSlicing",
+                "{name: gpu, devices: [0], replicas: 2}",
+                "{name: gpu, devices: 2, replicas: 3}",
+            ),
+            "devices",
+        ),
+        ("sharing: {memory: {devices: [0]}, timeSlicing: {resources: [{name: gpu, devices: [0], "
+         "replicas: 2}]}}", "it can be offered in one way only"),
+        (sharing("timeSlicing", "{name: gpu, replicas: 40000}"), "Use at most"),
+        (sharing("mps", "{name: gpu, replicas: 2}"), "mps-root"),
+    ],
+    ids=["no such GPU", "two claims", "memory too", "too many", "mps without root"],
+)
+def test_rules_that_do_not_fit_the_node_are_refused_before_anything_is_offered(
+    rig: Rig, text: str, because: str
+) -> None:
+    with rig.run([*rig.program(PLUGIN), rig.config(text)], name="plugin") as plugin:
+        assert plugin.wait() == 1
+        assert because in plugin.output()
+        assert "Traceback" not in plugin.output()
+    assert rig.kubelet.registrations == 0
+
+
+def test_the_effective_settings_are_told_once(rig: Rig) -> None:
+    with rig.plugin("--mig-strategy=mixed", entry=AGENT) as agent:
+        output = agent.wait_for_output("effective settings")
+        assert output.count("effective settings") == 1
+        assert "mixed" in output
