@@ -178,6 +178,8 @@ def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
     with rig.agent(f"--metrics-address={address}"):
         rig.kubelet.wait_for(RESOURCE)
         rig.admit(4)
+        # The kubelet may ask before its answer to the registration has arrived.
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
         metrics = get(address, "/metrics")[1]
         for line in (
             f'gpuslice_registered{{resource="{RESOURCE}"}} 1.0',
