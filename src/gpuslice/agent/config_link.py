@@ -1,0 +1,102 @@
+"""Keeps a link to the configuration that counts on this node, for charts that run a sidecar for it.
+
+The agent needs none: it follows the node's label by itself. Charts written for NVIDIA's plugin
+start one nevertheless, and their agent reads the file that the sidecar points it to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuslice.agent.api_server import api_server
+from gpuslice.agent.node_config import ConfigSource
+from gpuslice.cluster.events import Events, NodeEvents, NoEvents
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.options import AgentOptions
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import NoMetrics
+
+log = Logger(__name__)
+
+# What the link points to where the configuration is empty.
+_EMPTY = Path("/dev/null")
+
+
+@dataclass(frozen=True, slots=True)
+class LinkOptions:
+    link: Path
+    oneshot: bool = False
+    # Who is told of a new configuration, by the first word of its command line; None: nobody.
+    process: str | None = "nvidia-device-plugin"
+    signal: int = signal.SIGHUP
+
+
+async def keep_link(options: AgentOptions, link: LinkOptions) -> None:
+    """Until SIGTERM or SIGINT, or once. Raises ConfigError if there is nothing to link to."""
+    async with contextlib.AsyncExitStack() as stack:
+        api = api_server(options)
+        events: Events = NoEvents()
+        if api is not None:
+            stack.push_async_callback(api.close)
+            events = NodeEvents(api, options.node_name or "")
+        source = ConfigSource(options, api, events, NoMetrics())
+        point(link.link, await source.first())
+        if link.oneshot:
+            return
+
+        def changed() -> None:
+            point(link.link, source.current)
+            if link.process is not None:
+                tell(link.process, link.signal)
+
+        running = asyncio.create_task(source.run(changed))
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, running.cancel)
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+def point(link: Path, target: Path | None) -> None:
+    """Replaces the link in one step: its reader finds the old one or the new, never none."""
+    wanted = target or _EMPTY
+    draft = link.with_name(f".{link.name}.new")
+    try:
+        if link.is_symlink() and link.readlink() == wanted:
+            return
+        link.parent.mkdir(parents=True, exist_ok=True)
+        draft.unlink(missing_ok=True)
+        draft.symlink_to(wanted)
+        draft.rename(link)
+    except OSError as error:
+        raise ConfigError(
+            "config-file-dst", str(link), f"it cannot be written ({error.strerror})"
+        ) from error
+    log.info("linked the configuration", link=link, to=wanted)
+
+
+def tell(process: str, number: int, proc: Path = Path("/proc")) -> bool:
+    """Whether there was such a process. One that is not there yet will read the new file anyway."""
+    for entry in proc.iterdir():
+        if entry.name.isdecimal() and int(entry.name) != os.getpid() and _is(entry, process):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(int(entry.name), number)
+                log.info("told of the new configuration", process=process, pid=entry.name)
+                return True
+    log.info("nobody to tell of the new configuration", process=process)
+    return False
+
+
+def _is(entry: Path, process: str) -> bool:
+    """By its own name, or by that of the script that an interpreter runs."""
+    try:
+        words = (entry / "cmdline").read_bytes().split(b"\0")
+    except OSError:
+        return False
+    names = {os.fsdecode(word) for word in words[:2]}
+    return process in names | {Path(name).name for name in names if name.startswith("/")}

@@ -1,0 +1,104 @@
+"""`config-manager`: the sidecar that charts for NVIDIA's plugin start beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from gpuslice.cli.goflags import Flag, FlagError, parse, usage
+from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.option import Kind, Option
+from gpuslice.config.options import agent_options
+from gpuslice.config.sayings import Sayings, hear
+from gpuslice.config.table import OPTIONS
+from gpuslice.telemetry.logs import configure_logs
+
+PROGRAM = "config-manager"
+_SHARED = frozenset(
+    {
+        "kubeconfig",
+        "node-name",
+        "node-label",
+        "config-file-srcdir",
+        "default-config",
+        "fallback-strategies",
+    }
+)
+_OWN = (
+    Option("oneshot", "Link once and exit.", "false", ("ONESHOT",), Kind.SWITCH),
+    Option("config-file-dst", "The link to keep.", "", ("CONFIG_FILE_DST",)),
+    Option("send-signal", "Tell a process of a change.", "true", ("SEND_SIGNAL",), Kind.SWITCH),
+    Option("signal", "Number of the signal.", "1", ("SIGNAL",)),
+    Option(
+        "process-to-signal",
+        "First word of the command line of that process.",
+        "nvidia-device-plugin",
+        ("PROCESS_TO_SIGNAL",),
+    ),
+)
+MANAGER_OPTIONS = (*(option for option in OPTIONS if option.name in _SHARED), *_OWN)
+FLAGS = tuple(
+    Flag(
+        option.name,
+        option.explained,
+        default=False if option.kind is Kind.SWITCH else "",
+        repeats=option.kind is Kind.LIST,
+    )
+    for option in MANAGER_OPTIONS
+)
+_HELP = frozenset({"-h", "--h", "-help", "--help"})
+
+
+def main() -> None:
+    args = sys.argv[1:]
+    if _HELP.intersection(args):
+        print(usage(PROGRAM, FLAGS))
+        return
+    try:
+        run(args)
+    except FlagError as error:
+        print(f"{PROGRAM}: {error}; `{PROGRAM} --help` lists the flags", file=sys.stderr)
+        sys.exit(2)
+
+
+def run(args: Sequence[str]) -> None:
+    from gpuslice.agent.config_link import LinkOptions, keep_link
+
+    given = hear(parse(FLAGS, args).given_texts(), os.environ, MANAGER_OPTIONS)
+    said = Sayings(given)
+    with exit_with_message(PROGRAM):
+        configure_logs()
+        options = agent_options(given)
+        link = said.text("config-file-dst", "")
+        needed = {
+            "node-name": options.node_name,
+            "node-label": options.node_label,
+            "config-file-srcdir": options.config_dir,
+            "config-file-dst": link,
+        }
+        for name, value in needed.items():
+            if not value:
+                raise ConfigError(name, "", "it must be given")
+        process = said.text("process-to-signal", "nvidia-device-plugin")
+        asyncio.run(
+            keep_link(
+                options,
+                LinkOptions(
+                    Path(link),
+                    oneshot=said.switch("oneshot", False),
+                    process=process if said.switch("send-signal", True) else None,
+                    signal=_signal(said),
+                ),
+            )
+        )
+
+
+def _signal(said: Sayings) -> int:
+    text = said.text("signal", "1")
+    if not text.isdecimal() or not 0 < int(text) < 65:
+        raise ConfigError("signal", text, "use the number of a signal, as 1 for SIGHUP")
+    return int(text)

@@ -1,0 +1,124 @@
+"""`config-manager`, the sidecar of charts for NVIDIA's plugin, beside our agent."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.process import BackgroundProcess
+from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
+
+from .rig import BIN, Rig
+from .test_node_config import configs, eventually, kubernetes, memory, set_label, wait_for_only
+
+__all__ = ["configs", "kubernetes"]
+
+
+def manager(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str) -> BackgroundProcess:
+    variables = {
+        "NODE_NAME": "n1",
+        "NODE_LABEL": "nvidia.com/device-plugin.config",
+        "KUBECONFIG": str(kubernetes.kubeconfig(rig.directory / "kubeconfig")),
+        "CONFIG_FILE_SRCDIR": str(configs.directory),
+        "CONFIG_FILE_DST": str(rig.directory / "config" / "config.yaml"),
+    }
+    return BackgroundProcess(
+        [str(BIN / "config-manager"), *args],
+        env=rig.env() | variables,
+        log=rig.directory / "manager.log",
+    )
+
+
+def link(rig: Rig) -> Path:
+    return rig.directory / "config" / "config.yaml"
+
+
+def test_once_it_links_what_the_label_names_and_ends(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs, "--oneshot") as process:
+        assert process.wait() == 0
+    assert link(rig).readlink() == configs.directory / "a"
+    set_label(kubernetes, "b")
+    with manager(rig, kubernetes, configs, "--oneshot") as process:
+        assert process.wait() == 0
+    assert link(rig).read_text() == memory("example.com/b")
+
+
+def test_the_empty_configuration_is_a_link_to_nothing(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, None)
+    with manager(rig, kubernetes, configs, "--oneshot", "--fallback-strategies=empty") as process:
+        assert process.wait() == 0
+    assert link(rig).readlink() == Path("/dev/null")
+
+
+def test_a_link_that_leads_nowhere_is_replaced(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    link(rig).parent.mkdir()
+    link(rig).symlink_to("gone")
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs, "--oneshot") as process:
+        assert process.wait() == 0
+    assert link(rig).readlink() == configs.directory / "a"
+
+
+def test_an_agent_beside_it_follows_the_label_and_edits(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs) as process:
+        eventually(link(rig).exists, "the link is there")
+        with rig.agent(f"--config-file={link(rig)}"):
+            wait_for_only(rig, "example.com/a")
+            set_label(kubernetes, "b")
+            wait_for_only(rig, "example.com/b")
+            configs.update(b=memory("example.com/c"))
+            wait_for_only(rig, "example.com/c")
+        assert process.stop() == 0
+
+
+def test_a_label_that_names_nothing_leaves_the_link_and_the_sidecar_alone(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs) as process:
+        eventually(link(rig).exists, "the link is there")
+        set_label(kubernetes, "absent")
+        process.wait_for_output("keeping the last good configuration")
+        assert link(rig).readlink() == configs.directory / "a"
+        set_label(kubernetes, "b")
+        eventually(lambda: link(rig).readlink() == configs.directory / "b", "the link moves")
+
+
+def test_the_named_process_is_told_of_a_change(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    program = rig.directory / "told-program"
+    program.symlink_to("/bin/sleep")
+    set_label(kubernetes, "a")
+    with (
+        subprocess.Popen([program, "60"]) as sleeper,
+        manager(rig, kubernetes, configs, f"--process-to-signal={program}", "--signal=15"),
+    ):
+        eventually(link(rig).exists, "the link is there")
+        assert sleeper.poll() is None
+        set_label(kubernetes, "b")
+        assert sleeper.wait(20) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize("missing", ["NODE_NAME", "CONFIG_FILE_SRCDIR", "CONFIG_FILE_DST"])
+def test_what_must_be_given_is_named(rig: Rig, missing: str) -> None:
+    given = {"NODE_NAME": "n1", "CONFIG_FILE_SRCDIR": "/x", "CONFIG_FILE_DST": "/y"}
+    del given[missing]
+    done = subprocess.run(
+        [BIN / "config-manager"], env=rig.env() | given, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 1
+    assert f"{missing.lower().replace('_', '-')}: '' is not valid" in done.stderr
