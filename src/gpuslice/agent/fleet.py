@@ -13,6 +13,7 @@ from gpuslice.agent.node_health import NodeHealth
 from gpuslice.config.settings import socket_name
 from gpuslice.kubelet.endpoint import Endpoint
 from gpuslice.kubelet.service import Resource
+from gpuslice.kubelet.watch import watch_directory
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -45,6 +46,8 @@ class ResourcePlan(Protocol):
 class _Running:
     resource: Served
     task: asyncio.Task[None]
+    # None where nobody is to register.
+    endpoint: Endpoint | None
 
 
 class Fleet:
@@ -56,6 +59,7 @@ class Fleet:
         self._metrics = metrics
         self._running: dict[str, _Running] = {}
         self._kubelet_socket = ""
+        self._watching: asyncio.Task[None] | None = None
 
     async def apply(self, plans: Mapping[str, ResourcePlan], kubelet_socket: str) -> None:
         """Resources that are gone end first: a GPU must not be on offer twice."""
@@ -68,7 +72,8 @@ class Fleet:
         for name, running in list(self._running.items()):
             if name not in kept:
                 await self._end(name, running)
-        self._kubelet_socket = kubelet_socket
+        if moved:
+            self._watch(kubelet_socket)
         for name, running in kept.items():
             running.resource.replace_plan(plans[name])
         for name in sorted(plans.keys() - kept.keys()):
@@ -81,10 +86,28 @@ class Fleet:
             running.resource.refresh()
         self._count()
 
+    def _watch(self, kubelet_socket: str) -> None:
+        """One watch for all: the kernel has few to give."""
+        if self._watching is not None:
+            self._watching.cancel()
+        self._kubelet_socket = kubelet_socket
+        if kubelet_socket:
+            watch = watch_directory(Path(kubelet_socket).parent, self._wake)
+            self._watching = self._tasks.create_task(watch, name="watch the kubelet")
+
+    def _wake(self) -> None:
+        for running in self._running.values():
+            if running.endpoint is not None:
+                running.endpoint.wake()
+
     def _begin(self, plan: ResourcePlan) -> None:
         resource = plan.serve(self._health)
-        task = self._tasks.create_task(self._serve(resource), name=f"serve {plan.name}")
-        self._running[plan.name] = _Running(resource, task)
+        endpoint = None
+        if self._kubelet_socket:
+            socket = Path(self._kubelet_socket)
+            endpoint = Endpoint(resource, socket, socket_name(resource.name), self._metrics)
+        task = self._tasks.create_task(self._serve(resource, endpoint), name=f"serve {plan.name}")
+        self._running[plan.name] = _Running(resource, task, endpoint)
 
     async def _end(self, name: str, running: _Running) -> None:
         log.info("no longer offered", resource=name)
@@ -93,7 +116,7 @@ class Fleet:
         del self._running[name]
         self._metrics.forget(name)
 
-    async def _serve(self, resource: Served) -> None:
+    async def _serve(self, resource: Served, endpoint: Endpoint | None) -> None:
         # Before anything is offered: the first list must not promise limits that nobody holds.
         await resource.guard.look()
         resource.refresh()
@@ -103,9 +126,7 @@ class Fleet:
             self._count()
 
         async with asyncio.TaskGroup() as parts:
-            if self._kubelet_socket:
-                socket = Path(self._kubelet_socket)
-                endpoint = Endpoint(resource, socket, socket_name(resource.name), self._metrics)
+            if endpoint is not None:
                 parts.create_task(endpoint.run())
             parts.create_task(resource.guard.watch(changed))
 

@@ -14,7 +14,6 @@ import grpc
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.kubelet.service import DevicePluginService, Resource, device_plugin_handler
-from gpuslice.kubelet.watch import watch_directory
 from gpuslice.kubelet.wire import API_VERSION
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -67,13 +66,12 @@ class Endpoint:
         self._socket = kubelet_socket.parent / socket_name
         self._wake = asyncio.Event()
 
+    def wake(self) -> None:
+        """To be called after every change in the kubelet's directory."""
+        self._wake.set()
+
     async def run(self) -> None:
         """Until cancelled; then the socket is gone."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(watch_directory(self._socket.parent, self._wake.set))
-            await self._keep_serving()
-
-    async def _keep_serving(self) -> None:
         pause = _FIRST_PAUSE_SECONDS
         while True:
             await self._directory_exists()
