@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuslice.agent.cdi_files import CdiNames
 from gpuslice.agent.errors import AgentError
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.device_nodes import CONTROL_NODES, char_devices
@@ -12,6 +12,9 @@ from gpuslice.gpus.driver_files import seen_dev_root, seen_driver_root
 from gpuslice.gpus.tree import Tree
 from gpuslice.inject.visible import IMEX_NODES, Host
 from gpuslice.telemetry.logs import Logger
+
+if TYPE_CHECKING:
+    from gpuslice.agent.cdi_files import CdiNames
 
 log = Logger(__name__)
 
@@ -36,12 +39,11 @@ def read_host(settings: Settings, names: CdiNames | None = None, *, root: Path =
             )
         else:
             log.warning("an IMEX channel does not exist and is left out", channel=channel)
-    names = names or CdiNames()
     return Host(
         control_nodes=tuple(path for path in CONTROL_NODES if _exists(places, path)),
         imex_channels=tuple(channels),
-        cdi_names=names.cdi_names,
-        cdi_extras=names.cdi_extras,
+        cdi_names=names.cdi_names if names else {},
+        cdi_extras=names.cdi_extras if names else (),
     )
 
 

@@ -8,13 +8,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuslice.agent.config_watch import watch_config
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType
 from gpuslice.cluster.node import watch_label
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.options import AgentOptions
 from gpuslice.config.source import choose_config
+from gpuslice.kubelet.watch import watch_directory
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -84,9 +84,9 @@ class ConfigSource:
             if self._api is not None:
                 tasks.create_task(self._follow_label(self._api))
             if (directory := self._options.config_dir) is not None:
-                tasks.create_task(watch_config(directory, self._stirred.set))
+                tasks.create_task(watch_directory(directory, self._stirred.set))
             elif (file := self._options.config_file) is not None:
-                tasks.create_task(watch_config(file.parent, self._stirred.set, only=file.name))
+                tasks.create_task(watch_directory(file.parent, self._stirred.set, only=file.name))
             # What changed since `first` stirs nobody any more.
             self._stirred.set()
             while await self._stirred.wait():
