@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from gpuslice.agent.fleet import ResourcePlan
 from gpuslice.agent.host import read_host
 from gpuslice.agent.nested_files import keep_allotment, read_allotment
 from gpuslice.agent.plan import Node, everything, plan_resources
+from gpuslice.agent.resource import Plan
 from gpuslice.config.settings import Settings
 from gpuslice.inject.visible import Host
 from gpuslice.slicing.allotment import apply_allotment
@@ -25,7 +25,7 @@ class Assembled:
     # As far as it is this node's to offer.
     node: Node
     found: Catalogue
-    plans: Mapping[str, ResourcePlan]
+    plans: Mapping[str, Plan]
 
 
 def assemble(settings: Settings, node: Node) -> Assembled:

@@ -6,13 +6,12 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any
 
-from gpuslice.agent.mps_guard import MpsGuard
 from gpuslice.agent.node_health import NodeHealth
+from gpuslice.agent.resource import Plan, PlannedResource
 from gpuslice.config.settings import socket_name
 from gpuslice.kubelet.endpoint import Endpoint
-from gpuslice.kubelet.service import Resource
 from gpuslice.kubelet.watch import watch_directory
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -20,31 +19,9 @@ from gpuslice.telemetry.metrics import Metrics
 log = Logger(__name__)
 
 
-class Served(Resource, Protocol):
-    """A resource that can be kept while its plan changes."""
-
-    @property
-    def guard(self) -> MpsGuard: ...
-
-    def takes(self, plan: object) -> bool: ...
-
-    def replace_plan(self, plan: object) -> None: ...
-
-    def refresh(self) -> None: ...
-
-    def healthy_devices(self) -> tuple[int, int]: ...
-
-
-class ResourcePlan(Protocol):
-    @property
-    def name(self) -> str: ...
-
-    def serve(self, health: NodeHealth) -> Served: ...
-
-
 @dataclass(frozen=True, slots=True)
 class _Running:
-    resource: Served
+    resource: PlannedResource[Any]
     task: asyncio.Task[None]
     # None where nobody is to register.
     endpoint: Endpoint | None
@@ -61,7 +38,7 @@ class Fleet:
         self._kubelet_socket = ""
         self._watching: asyncio.Task[None] | None = None
 
-    async def apply(self, plans: Mapping[str, ResourcePlan], kubelet_socket: str) -> None:
+    async def apply(self, plans: Mapping[str, Plan], kubelet_socket: str) -> None:
         """Resources that are gone end first: a GPU must not be on offer twice."""
         moved = kubelet_socket != self._kubelet_socket
         kept = {
@@ -100,7 +77,7 @@ class Fleet:
             if running.endpoint is not None:
                 running.endpoint.wake()
 
-    def _begin(self, plan: ResourcePlan) -> None:
+    def _begin(self, plan: Plan) -> None:
         resource = plan.serve(self._health)
         endpoint = None
         if self._kubelet_socket:
@@ -116,7 +93,7 @@ class Fleet:
         del self._running[name]
         self._metrics.forget(name)
 
-    async def _serve(self, resource: Served, endpoint: Endpoint | None) -> None:
+    async def _serve(self, resource: PlannedResource[Any], endpoint: Endpoint | None) -> None:
         # Before anything is offered: the first list must not promise limits that nobody holds.
         await resource.guard.look()
         resource.refresh()

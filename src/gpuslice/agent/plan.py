@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from gpuslice.agent.devices import DevicePlan
-from gpuslice.agent.fleet import ResourcePlan
 from gpuslice.agent.memory import MemoryPlan
+from gpuslice.agent.resource import Plan
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.mps import LimitKey
@@ -33,9 +33,9 @@ def plan_resources(
     found: Catalogue,
     host: Host,
     keep_allotment: Callable[[str], str],
-) -> Mapping[str, ResourcePlan]:
+) -> Mapping[str, Plan]:
     """Raises SlicingError if nothing can be offered, or two resources have one name."""
-    plans: dict[str, ResourcePlan] = {}
+    plans: dict[str, Plan] = {}
     driver = node.inventory.driver_version
     all_devices = everything(node.inventory, settings.rules.mig_strategy)
     for offer in found.resources:
