@@ -187,6 +187,9 @@ class _Offering:
         """Checks everything first; whatever is wrong leaves what was last good in force."""
         assert self._settings is not None
         settings = self._settings
+        if Wish.BEGIN_ANEW in wishes:
+            # Now and not at the end: what befalls a GPU meanwhile is news.
+            self._health.clear()
         if wishes & {Wish.BEGIN_ANEW, Wish.SETTINGS}:
             settings = await self._load_again(settings)
         look_again = (
@@ -206,8 +209,6 @@ class _Offering:
             self._node = None
             self._wishes.add_later(Wish.HARDWARE, _RETRY_SECONDS)
             return
-        if Wish.BEGIN_ANEW in wishes:
-            self._health.clear()
         self._health.resume()
         await self._apply(assembled)
         log.info("reloaded", resources=",".join(sorted(assembled.plans)))
@@ -217,8 +218,12 @@ class _Offering:
             withdraw(self._settings)
 
     async def _enumerate(self, settings: Settings) -> Node:
+        assert self._settings is not None
         self._watched = None
-        return await self._driver.enumerate(settings)
+        node = await self._driver.enumerate(settings)
+        # At once, since nobody has watched the GPUs while the driver was opened anew.
+        await self._watch(self._settings)
+        return node
 
     async def _assemble(self, settings: Settings, node: Node) -> Assembled:
         assert self._settings is not None
@@ -264,11 +269,11 @@ class _Offering:
         await self._fleet.apply(assembled.plans, settings.kubelet_socket)
         self._count_gpus(assembled)
         if self._watched != settings.health:
-            self._watched = settings.health
             await self._watch(settings)
         self.labelling.describe(assembled)
 
     async def _watch(self, settings: Settings) -> None:
+        self._watched = settings.health
         loop = asyncio.get_running_loop()
 
         def report(trouble: Trouble) -> None:

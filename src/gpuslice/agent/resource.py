@@ -102,6 +102,8 @@ class PlannedResource(ABC, Generic[P]):
         try:
             await self._guard.require()
         except MpsUnavailable as error:
+            # The kubelet should not send more containers here.
+            self.refresh()
             raise Refused(
                 f"{self.name}: the container waits, since its limits would not hold: {error}"
             ) from error

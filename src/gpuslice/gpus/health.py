@@ -103,8 +103,16 @@ class HealthWatch:
             self._thread.join(_STUCK_SECONDS)
             if self._thread.is_alive():
                 return False
+        self._drain()
         self._close_events()
         return True
+
+    def _drain(self) -> None:
+        """What came in since the last wait would be lost with the set."""
+        with contextlib.suppress(NvmlError):
+            while self._events is not None and (event := self._events.wait(0)) is not None:
+                if is_fatal(event.xid, self._settings):
+                    self._tell(event)
 
     def _open_events(self) -> None:
         """Registers every GPU that answers, each once, however many devices it is offered as."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -58,6 +59,12 @@ class Watch:
                     return line
             time.sleep(0.02)
         raise TimeoutError(f"{text!r} was not said; {self.lines}")
+
+    def freeze(self) -> None:
+        self._process.send_signal(signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def troubles(self) -> list[str]:
         return [line for line in self.lines if line.startswith("<")]
@@ -126,6 +133,20 @@ def test_a_fatal_error_is_reported_of_its_gpu(make_node: MakeNode, start_watch: 
     watch.end()
     assert len(watch.troubles()) == 1
     assert watch.notes() == []
+
+
+def test_errors_that_come_while_the_watch_stops_are_reported(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("t4x2"))
+    xids = range(200, 400)
+    watch.freeze()
+    for xid in xids:
+        watch.node.faults.xid(0, xid)
+    watch.go()
+    watch.thaw()
+    watch.end()
+    assert [int(line.split()[2]) for line in watch.troubles()] == [*xids]
 
 
 def test_errors_of_applications_and_memory_counts_are_not_reported(
