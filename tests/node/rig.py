@@ -18,6 +18,7 @@ import pytest
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import Allocation, Container, Endpoint, Kubelet, Pod
+from gpuslice_sim.mps.launch import MpsDaemon
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
@@ -29,6 +30,8 @@ BIN = Path(sys.executable).parent
 AGENT, PLUGIN = "gpuslice agent", "nvidia-device-plugin"
 ENTRY_POINTS = {AGENT: ["gpuslice", "agent"], PLUGIN: ["nvidia-device-plugin"]}
 ONLY_DEVICES = {AGENT: ["--memory-devices=none"], PLUGIN: []}
+
+_EXCLUSIVE_PROCESS = 3
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 
@@ -135,6 +138,26 @@ class Rig:
             timeout,
         )
 
+    def mps_daemon(self, resource: str) -> MpsDaemon:
+        """The daemon of a resource, as NVIDIA's MPS pod would run it below `mps_root`."""
+        for gpu in self.node.gpus():
+            self.node.set({f"gpu.{gpu.index}.compute_mode": _EXCLUSIVE_PROCESS})
+        place = self.mps_root / resource
+        place.mkdir(parents=True, exist_ok=True)
+        return MpsDaemon(self.node, place / "pipe", place / "log")
+
+    @property
+    def mps_root(self) -> Path:
+        return self.directory / "m"
+
+    def contained(self, answer: api.ContainerAllocateResponse, *args: str) -> dict[str, Any]:
+        """A CUDA program in a container, with the answer's mounts and variables and no more."""
+        places = {m.container_path: Path(m.host_path) for m in answer.mounts}
+        return self._simcuda(
+            self.node.namespace_command([str(self.node.bin / "simcuda"), *args], places),
+            dict(answer.envs),
+        )
+
     def admit(self, units: int, name: str = "pod") -> Allocation:
         """A pod with one container that asks for this many units."""
         return self.kubelet.admit(Pod(name, [Container("main", {RESOURCE: units})]))[0]
@@ -151,15 +174,14 @@ class Rig:
         Mounts have the same path on both sides, so a process on the node sees what they bring.
         """
         assert all(m.host_path == m.container_path for m in answer.mounts)
+        return self._simcuda([str(self.node.bin / "simcuda"), *args], dict(answer.envs) | more)
+
+    @staticmethod
+    def _simcuda(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
         done = subprocess.run(
-            [self.node.bin / "simcuda", *args],
-            env=dict(answer.envs) | more,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=30,
+            argv, env=env, capture_output=True, text=True, check=False, timeout=30
         )
-        assert done.stdout, f"simcuda {args} said nothing: {done.stderr}"
+        assert done.stdout, f"{argv} said nothing: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 

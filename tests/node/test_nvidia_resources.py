@@ -7,11 +7,16 @@ import pytest
 from .conftest import MakeRig
 from .rig import AGENT, ENTRY_POINTS, GPU, PLUGIN, RESOURCE, Listener, Rig, needs_root
 
+# One GPU, to be cut by memory and to be replicated.
+BOTH_WAYS = (
+    "sharing: {memory: {devices: [0]}, "
+    "timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}}"
+)
 MIXED_MODELS = """
 resources:
   gpus:
     - {pattern: "Tesla T4", name: t4}
-    - {pattern: "*A100*", name: example.com/a100}
+    - {pattern: "*A100*", name: nvidia.com/a100}
 """
 
 
@@ -97,6 +102,7 @@ def test_mig_devices_lie_where_their_gpu_lies(make_rig: MakeRig) -> None:
         assert found == {mig.uuid: [gpu.numa] for gpu in rig.node.gpus() for mig in gpu.mig}
 
 
+@needs_root
 def test_single_where_only_some_gpus_are_cut_is_an_error_that_says_so(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
     with rig.plugin("--mig-strategy=single", places={}) as plugin:
@@ -118,9 +124,7 @@ def test_time_slicing_offers_numbered_replicas(rig: Rig, entry: str) -> None:
     ("text", "name"),
     [
         (
-            sharing(
-                "timeSlicing", "{name: nvidia.com/gpu, replicas: 2}", renameByDefault="true"
-            ),
+            sharing("timeSlicing", "{name: nvidia.com/gpu, replicas: 2}", renameByDefault="true"),
             "nvidia.com/gpu.shared",
         ),
         (
@@ -159,8 +163,8 @@ def test_every_gpu_can_have_its_own_number_of_replicas(make_rig: MakeRig, entry:
 def test_models_of_one_node_can_have_different_names(make_rig: MakeRig, entry: str) -> None:
     rig = make_rig("mixed")
     with rig.plugin(rig.config(MIXED_MODELS), entry=entry):
-        rig.wait_for_offer("nvidia.com/t4", "example.com/a100", GPU)
-        assert counts(rig) == {"nvidia.com/t4": 2, "example.com/a100": 1, GPU: 1}
+        rig.wait_for_offer("nvidia.com/t4", "nvidia.com/a100", GPU)
+        assert counts(rig) == {"nvidia.com/t4": 2, "nvidia.com/a100": 1, GPU: 1}
 
 
 @needs_root
@@ -208,21 +212,22 @@ sharing:
 @pytest.mark.parametrize(
     ("text", "because"),
     [
-        (sharing("timeSlicing", "{name: gpu, devices: [7], replicas: 2}"), "7"),
         (
             sharing(
                 "timeSlicing",
                 "{name: gpu, devices: [0], replicas: 2}",
                 "{name: gpu, devices: 2, replicas: 3}",
             ),
-            "devices",
+            "is selected by two rules",
         ),
-        ("sharing: {memory: {devices: [0]}, timeSlicing: {resources: [{name: gpu, devices: [0], "
-         "replicas: 2}]}}", "it can be offered in one way only"),
+        (
+            BOTH_WAYS,
+            "it can be offered in one way only",
+        ),
         (sharing("timeSlicing", "{name: gpu, replicas: 40000}"), "Use at most"),
         (sharing("mps", "{name: gpu, replicas: 2}"), "mps-root"),
     ],
-    ids=["no such GPU", "two claims", "memory too", "too many", "mps without root"],
+    ids=["two claims", "memory too", "too many", "mps without root"],
 )
 def test_rules_that_do_not_fit_the_node_are_refused_before_anything_is_offered(
     rig: Rig, text: str, because: str
@@ -232,6 +237,14 @@ def test_rules_that_do_not_fit_the_node_are_refused_before_anything_is_offered(
         assert because in plugin.output()
         assert "Traceback" not in plugin.output()
     assert rig.kubelet.registrations == 0
+
+
+def test_a_gpu_that_only_other_nodes_have_is_told_and_passed_over(rig: Rig) -> None:
+    config = rig.config(sharing("timeSlicing", "{name: gpu, devices: [1, 7], replicas: 2}"))
+    with rig.plugin(config) as plugin:
+        one, two = uuids(rig)
+        assert rig.wait_for_offer(GPU) == {GPU: sorted([one, *replicas(two, 2)])}
+        plugin.wait_for_output("WARNING sharing.timeSlicing nvidia.com/gpu devices: 7 is not on")
 
 
 def test_the_effective_settings_are_told_once(rig: Rig) -> None:

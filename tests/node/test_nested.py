@@ -1,0 +1,121 @@
+"""A node inside a container of another node: what the outer gives, the inner offers."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from gpuslice_sim.kubelet import Container, Kubelet, Pod
+
+from .conftest import MakeRig
+from .rig import AGENT, GPU, PLUGIN, Rig
+
+VARIABLE = "NVIDIA_ALLOCATED_DEVICES"
+
+
+@pytest.fixture
+def host(make_rig: MakeRig) -> Rig:
+    return make_rig("v100x4")
+
+
+@pytest.fixture
+def guest(host: Rig) -> Iterator[Rig]:
+    """Another kubelet on the same GPUs, as a container that is a node has one."""
+    directory = host.directory / "guest"
+    directory.mkdir()
+    with Kubelet(directory / "dp") as kubelet:
+        yield Rig(host.node, kubelet, directory)
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(PLUGIN, AGENT), (AGENT, PLUGIN)])
+def test_a_guest_offers_just_what_its_host_gave_it(
+    host: Rig, guest: Rig, outer: str, inner: str
+) -> None:
+    flags = ("--nested=host", f"--nested-dir={host.directory / 'nested'}")
+    with host.plugin(*flags, entry=outer):
+        host.kubelet.wait_for(GPU)
+        pod = Pod("node", [Container("main", {GPU: 2})])
+        [given] = host.kubelet.admit(pod)
+        answer = host.kubelet.start_container(pod, "main")
+        everything = {gpu.uuid for gpu in host.node.gpus()}
+        assert set(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == everything
+        assert set(answer.envs[VARIABLE].split(",")) == set(given.ids)
+        [mount] = answer.mounts
+        assert (mount.container_path, mount.read_only) == ("/gpu.env", True)
+        # By the file, which is where a container would have it mounted.
+        with guest.plugin("--nested=guest", f"--nested-env={mount.host_path}", entry=inner):
+            assert guest.wait_for_offer(GPU) == {GPU: sorted(given.ids)}
+            [inside] = guest.kubelet.admit(Pod("p", [Container("main", {GPU: 1})]))
+            assert inside.response.envs["NVIDIA_VISIBLE_DEVICES"] in given.ids
+            assert VARIABLE not in inside.response.envs
+        # By the variable, where nothing is mounted.
+        guest.kubelet.restart()
+        with guest.plugin(
+            "--nested=guest",
+            f"--nested-env={guest.directory / 'none'}",
+            entry=inner,
+            env=dict(answer.envs),
+        ):
+            assert guest.wait_for_offer(GPU) == {GPU: sorted(given.ids)}
+
+
+def test_a_guest_can_cut_its_gpus_as_it_likes(host: Rig, guest: Rig) -> None:
+    one, two = (gpu.uuid for gpu in host.node.gpus()[1:3])
+    file = guest.directory / "gpu.env"
+    file.write_text(f"# from the host\nexport {VARIABLE}='{one},{two}'\n")
+    text = f"""
+flags: {{nested: guest, nestedEnv: {file}}}
+sharing: {{timeSlicing: {{resources: [{{name: gpu, devices: [{one}], replicas: 3}}]}}}}
+"""
+    with guest.plugin(guest.config(text)):
+        offered = guest.wait_for_offer(GPU)
+        assert offered == {GPU: sorted([*(f"{one}::{n}" for n in range(3)), two])}
+
+
+def _foreign(path: Path) -> None:
+    path.write_text(f"{VARIABLE}=GPU-00000000-0000-0000-0000-000000000000\n")
+
+
+def _fifo(path: Path) -> None:
+    os.mkfifo(path)
+
+
+HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+    "missing": (lambda path: None, "nested-env"),
+    "of another node": (_foreign, "so the list is another node's"),
+    "empty": (lambda path: path.write_text(""), "it is empty"),
+    "a program": (lambda path: path.write_text(f"{VARIABLE}=$(reboot)\n"), "neither the UUID"),
+    "binary": (lambda path: path.write_bytes(b"\xff\x00\xfe"), "not UTF-8"),
+    "huge": (lambda path: path.write_text("GPU-" * 40_000), "bytes"),
+    "a pipe": (_fifo, "no regular file"),
+    "a directory": (lambda path: path.mkdir(), "no regular file"),
+}
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_a_file_that_cannot_be_trusted_ends_the_guest_with_a_reason(host: Rig, kind: str) -> None:
+    make, because = HOSTILE[kind]
+    file = host.directory / "gpu.env"
+    make(file)
+    with host.plugin("--nested=guest", f"--nested-env={file}") as guest:
+        assert guest.wait() == 1
+        assert because in guest.output()
+        assert "Traceback" not in guest.output()
+    assert host.kubelet.registrations == 0
+
+
+def test_a_file_that_goes_bad_at_a_reload_takes_nothing_from_the_guest(host: Rig) -> None:
+    file = host.directory / "gpu.env"
+    one = host.node.gpus()[1].uuid
+    file.write_text(f"{VARIABLE}={one}\n")
+    flags = ("--nested=guest", f"--nested-env={file}")
+    with host.plugin(*flags, host.config("")) as guest:
+        host.kubelet.wait_for(GPU)
+        _foreign(file)
+        host.config("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
+        guest.wait_for_output("another node's")
+        assert set(host.kubelet.devices(GPU)) == {one}
+        assert guest.returncode is None

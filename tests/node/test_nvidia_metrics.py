@@ -1,0 +1,65 @@
+"""Metrics and probes of an agent with several resources."""
+
+from __future__ import annotations
+
+import re
+
+from .conftest import MakeRig
+from .rig import GPU, Rig
+from .test_node_config import eventually, free_address, get
+
+SHARED = "nvidia.com/gpu.shared"
+TEXT = "sharing: {timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 4, rename: %s}]}}"
+
+
+def figure(address: str, metric: str, **labels: str) -> float | None:
+    _, body = get(address, "/metrics")
+    for line in body.splitlines():
+        match = re.fullmatch(r"(\w+)(?:\{(.*)\})? ([-+.\de]+)", line)
+        if match is None or match[1] != metric:
+            continue
+        found = dict(re.findall(r'(\w+)="([^"]*)"', match[2] or ""))
+        if labels.items() <= found.items():
+            return float(match[3])
+    return None
+
+
+def test_metrics_and_probes_follow_health_and_registration(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    address = free_address()
+    with rig.plugin(f"--metrics-address={address}", rig.config(TEXT % "gpu.shared")):
+        rig.wait_for_offer(GPU, SHARED)
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
+        sick = rig.node.gpus()[0].uuid
+        assert devices(address, SHARED) == (4, 0)
+        assert devices(address, GPU) == (3, 0)
+        rig.node.faults.xid(0, 79)
+        eventually(lambda: devices(address, SHARED) == (0, 4), "four unhealthy replicas")
+        assert devices(address, GPU) == (3, 0)
+        assert figure(address, "gpuslice_gpu_healthy", uuid=sick) == 0
+        allocate(rig)
+        assert figure(address, "gpuslice_allocations_total", resource=GPU, result="ok") == 1
+        rig.config(TEXT % "gpu.small")
+        eventually(lambda: devices(address, "nvidia.com/gpu.small") == (0, 4), "the new name")
+        eventually(lambda: devices(address, SHARED) == (None, None), "the old name to go")
+        rig.config("sharing: [")
+        eventually(lambda: get(address, "/readyz")[0] == 503, "not ready by the wrong file")
+        assert get(address, "/healthz")[0] == 200
+        rig.config(TEXT % "gpu.small")
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready again")
+        rig.kubelet.stop()
+        eventually(lambda: get(address, "/readyz")[0] == 503, "not ready without a kubelet")
+        assert "not registered with the kubelet" in get(address, "/readyz")[1]
+        rig.kubelet.start()
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready with the next kubelet")
+
+
+def devices(address: str, resource: str) -> tuple[float | None, float | None]:
+    def count(health: str) -> float | None:
+        return figure(address, "gpuslice_devices", resource=resource, health=health)
+
+    return count("healthy"), count("unhealthy")
+
+
+def allocate(rig: Rig) -> None:
+    assert rig.allocate(GPU, rig.node.gpus()[3].uuid)

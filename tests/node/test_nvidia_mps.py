@@ -1,0 +1,166 @@
+"""Replicas by MPS: each container is held to its share, or does not start."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import grpc
+import pytest
+
+from gpuslice_sim.kubelet import AdmissionError, Container, Pod, StartError
+from gpuslice_sim.process import BackgroundProcess
+
+from .conftest import MakeRig
+from .rig import ENTRY_POINTS, GPU, PLUGIN, Rig, needs_root
+
+MIB = 1 << 20
+SHARED = "nvidia.com/gpu.shared"
+
+pytestmark = needs_root
+
+
+def replicated(replicas: int, *, one_at_a_time: bool = False, rename: bool = True) -> str:
+    return (
+        f"sharing: {{mps: {{renameByDefault: {str(rename).lower()}, "
+        f"failRequestsGreaterThanOne: {str(one_at_a_time).lower()}, "
+        f"resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
+    )
+
+
+@contextmanager
+def sharing(rig: Rig, text: str, *args: str, entry: str = PLUGIN) -> Iterator[BackgroundProcess]:
+    places = {"/mps": rig.mps_root}
+    root = f"--mps-root={rig.mps_root}"
+    with rig.plugin(root, rig.config(text), *args, entry=entry, places=places) as plugin:
+        yield plugin
+
+
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_a_client_is_held_to_as_many_shares_as_it_asked_for(rig: Rig, entry: str) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(5), entry=entry):
+        endpoint = rig.kubelet.wait_for(SHARED)
+        assert endpoint.options.pre_start_required
+        assert rig.kubelet.capacity(SHARED) == 10
+        for number, sms in ((1, 8), (3, 24), (5, 40)):  # of 15360 MiB and 40 SMs
+            pod = Pod(f"pod-{number}", [Container("main", {SHARED: number})])
+            [allocation] = rig.kubelet.admit(pod)
+            assert len({i.partition("::")[0] for i in allocation.ids}) == 1
+            answer = rig.kubelet.start_container(pod, "main")
+            told = rig.contained(answer, "info")
+            [device] = told["devices"]
+            assert told["warnings"] == []
+            assert device["uuid"] == allocation.ids[0].partition("::")[0]
+            assert device["limit_bytes"] == number * 3072 * MIB
+            assert device["sms"] == sms
+            rig.kubelet.remove(pod)
+
+
+def test_the_answer_names_the_daemon_of_the_resource_and_the_limits(rig: Rig) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(10)):
+        gpu = rig.node.gpus()[0].uuid
+        answer = rig.allocate(SHARED, f"{gpu}::7")
+        assert dict(answer.envs) == {
+            "NVIDIA_VISIBLE_DEVICES": gpu,
+            "CUDA_VISIBLE_DEVICES": gpu,
+            "CUDA_MPS_PIPE_DIRECTORY": f"/mps/{SHARED}/pipe",
+            "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{gpu}=1536M",
+            "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "10",
+        }
+        assert [(m.host_path, m.container_path, m.read_only) for m in answer.mounts] == [
+            (f"{rig.mps_root}/{SHARED}/pipe", f"/mps/{SHARED}/pipe", False),
+            (f"{rig.mps_root}/shm", "/dev/shm", False),
+        ]
+
+
+def test_with_cdi_only_the_way_to_the_gpu_is_another(rig: Rig) -> None:
+    flags = (
+        "--device-list-strategy=cdi-cri",
+        f"--cdi-directory={rig.directory / 'cdi'}",
+        f"--driver-root-ctr-path={rig.node.root}",
+    )
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(2), *flags):
+        gpu = rig.node.gpus()[0].uuid
+        answer = rig.allocate(SHARED, f"{gpu}::0")
+        assert [d.name for d in answer.cdi_devices] == [f"k8s.device-plugin.nvidia.com/gpu={gpu}"]
+        assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
+        assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{SHARED}/pipe"
+        assert [m.container_path for m in answer.mounts] == [f"/mps/{SHARED}/pipe", "/dev/shm"]
+
+
+def test_a_single_replica_is_the_whole_gpu_under_mps(rig: Rig) -> None:
+    with rig.mps_daemon(GPU), sharing(rig, replicated(1, rename=False)):
+        rig.kubelet.wait_for(GPU)
+        pod = Pod("p", [Container("main", {GPU: 1})])
+        [allocation] = rig.kubelet.admit(pod)
+        assert allocation.ids[0].endswith("::0")
+        [device] = rig.contained(rig.kubelet.start_container(pod, "main"), "info")["devices"]
+        assert device["sms"] == 40
+        assert device["limit_bytes"] == 15360 * MIB
+
+
+def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(4)):
+        rig.kubelet.wait_for(SHARED)
+        one, two = (gpu.uuid for gpu in rig.node.gpus())
+        with pytest.raises(grpc.RpcError, match="an MPS limit holds on one GPU"):
+            rig.allocate(SHARED, f"{one}::0", f"{two}::0")
+        for name in ("a", "b"):  # three of each GPU are taken
+            rig.kubelet.admit(Pod(name, [Container("main", {SHARED: 3})]))
+        with pytest.raises(AdmissionError, match="no single GPU has 2 replicas free"):
+            rig.kubelet.admit(Pod("c", [Container("main", {SHARED: 2})]))
+
+
+def test_more_than_one_share_is_refused_unless_the_settings_allow_it(rig: Rig) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(4, one_at_a_time=True)):
+        rig.kubelet.wait_for(SHARED)
+        with pytest.raises(AdmissionError, match="maximum request size for shared resources is 1"):
+            rig.kubelet.admit(Pod("p", [Container("main", {SHARED: 2})]))
+
+
+def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig: Rig) -> None:
+    daemon = rig.mps_daemon(SHARED)
+    daemon.start()
+    try:
+        with sharing(rig, replicated(2)) as plugin:
+            rig.kubelet.wait_for(SHARED)
+            everything = set(rig.kubelet.devices(SHARED))
+            rig.wait_for_healthy(SHARED, everything)
+            pod = Pod("p", [Container("main", {SHARED: 1})])
+            rig.kubelet.admit(pod)
+            daemon.kill()
+            with pytest.raises(StartError, match="its limits would not hold"):
+                rig.kubelet.start_container(pod, "main")
+            rig.wait_for_healthy(SHARED, set())
+            assert "MPS does not answer: slices are unhealthy" in plugin.output()
+            assert rig.kubelet.registrations == 1
+            daemon.start()
+            rig.wait_for_healthy(SHARED, everything)
+            assert rig.kubelet.start_container(pod, "main")
+    finally:
+        daemon.stop()
+
+
+def test_replicas_are_offered_unhealthy_where_no_daemon_was_ever_seen(rig: Rig) -> None:
+    with sharing(rig, replicated(2)):
+        rig.kubelet.wait_for(SHARED)
+        assert rig.kubelet.capacity(SHARED) == 4
+        assert rig.kubelet.allocatable(SHARED) == 0
+
+
+def test_one_dead_daemon_leaves_the_other_resources_of_the_node_alone(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    text = """
+sharing:
+  mps: {resources: [{name: gpu, devices: [0], replicas: 2, rename: gpu.limited}]}
+  timeSlicing: {resources: [{name: gpu, devices: [1], replicas: 3, rename: gpu.shared}]}
+"""
+    with sharing(rig, text):
+        rig.wait_for_offer("nvidia.com/gpu.limited", SHARED, GPU)
+        assert rig.kubelet.allocatable("nvidia.com/gpu.limited") == 0
+        assert rig.kubelet.allocatable(SHARED) == 3
+        assert rig.kubelet.allocatable(GPU) == 2
+        assert (
+            "CUDA_MPS_PIPE_DIRECTORY"
+            not in rig.allocate(SHARED, f"{rig.node.gpus()[1].uuid}::2").envs
+        )

@@ -1,0 +1,57 @@
+"""GPUs that come, go and are cut anew: followed without a restart and without a signal."""
+
+from __future__ import annotations
+
+from .conftest import MakeRig
+from .rig import GPU, needs_root
+
+# The agent looks every ten seconds.
+PATIENCE = 30.0
+
+pytestmark = needs_root
+
+
+def test_a_new_mig_layout_is_offered_and_the_rest_of_the_node_is_left_alone(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    small, large = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
+    with rig.plugin("--mig-strategy=mixed", places={}) as plugin:
+        rig.wait_for_offer(GPU, small, large, "nvidia.com/mig-2g.10gb")
+        plugin.wait_for_output("registered with the kubelet", times=4)
+        [whole] = rig.kubelet.devices(GPU)
+        gpu, shrunk = rig.kubelet.wait_for(GPU), rig.kubelet.wait_for(small)
+        rig.node.faults.xid(1, 79)
+        rig.wait_for_healthy(GPU, set())
+        rig.node.faults.mig(0, ["1g.5gb"] * 7)
+        rig.kubelet.wait_until(lambda: rig.kubelet.capacity(small) == 7, "seven", PATIENCE)
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(large) == 0, "the old ones' end")
+        assert rig.healthy(small) == {mig.uuid for mig in rig.node.gpus()[0].mig}
+        # Who is in trouble stays so: nobody has asked the driver anew about it.
+        assert rig.kubelet.devices(GPU) == {whole: "Unhealthy"}
+        assert rig.kubelet.registrations == 4
+        assert (rig.kubelet.endpoint(GPU), rig.kubelet.endpoint(small)) == (gpu, shrunk)
+        assert "the node's GPUs changed" in plugin.output()
+        rig.node.faults.xid(0, 79)  # the new devices are watched
+        rig.wait_for_healthy(small, set())
+
+
+def test_a_gpu_is_added_and_another_drained(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    with rig.plugin(places={}) as plugin:
+        rig.kubelet.wait_for(GPU)
+        plugin.wait_for_output("registered with the kubelet")
+        gpus = [gpu.uuid for gpu in rig.node.gpus()]
+        rig.node.faults.xid(0, 79)
+        rig.node.faults.xid(1, 79)
+        rig.wait_for_healthy(GPU, set(gpus[2:]))
+        new = rig.node.faults.add_gpu("v100").uuid
+        rig.node.faults.unbind(gpus[1], "vfio-pci")
+        rig.node.faults.unplug(gpus[3])
+        rig.wait_for_healthy(GPU, {gpus[2], new}, PATIENCE)
+        # The one in trouble stays so, and those that are gone are no longer listed.
+        assert set(rig.kubelet.devices(GPU)) == {gpus[0], gpus[2], new}
+        assert rig.allocate(GPU, new).envs["NVIDIA_VISIBLE_DEVICES"] == new
+        assert rig.kubelet.registrations == 1
+        for change in ("went from nvidia to vfio-pci", "was added", "was removed"):
+            assert change in plugin.output()

@@ -1,0 +1,172 @@
+"""Settings that change under an agent with several resources: what is new is served anew."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from gpuslice_sim.kubelet import Container, Pod
+from gpuslice_sim.process import BackgroundProcess
+
+from .conftest import MakeRig
+from .rig import AGENT, ENTRY_POINTS, GPU, Rig, needs_root
+
+T4, A100 = "nvidia.com/t4", "nvidia.com/a100"
+MODELS = 'resources: {gpus: [{pattern: "*T4", name: t4}, {pattern: "*A100*", name: %s}]}\n'
+# One GPU, to be cut by memory and to be replicated.
+BOTH_WAYS = (
+    "sharing: {memory: {devices: [0]}, "
+    "timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}}"
+)
+
+
+def replicated(number: int) -> str:
+    return f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: {number}}}]}}}}\n"
+
+
+def tell(agent: BackgroundProcess, rig: Rig, text: str, *, by_signal: bool) -> None:
+    """A changed file is noticed without the signal, too."""
+    rig.config(text)
+    if by_signal:
+        agent.send(signal.SIGHUP)
+
+
+@pytest.mark.parametrize("by_signal", [True, False], ids=["SIGHUP", "the file alone"])
+@pytest.mark.parametrize("entry", ENTRY_POINTS)
+def test_a_renamed_resource_is_registered_and_the_others_hear_nothing_of_it(
+    make_rig: MakeRig, entry: str, by_signal: bool
+) -> None:
+    rig = make_rig("mixed")
+    with rig.plugin(rig.config(MODELS % "a100"), entry=entry) as agent:
+        rig.wait_for_offer(T4, A100, GPU)
+        kept = {name: rig.kubelet.wait_for(name) for name in (T4, GPU)}
+        assert rig.kubelet.registrations == 3
+        tell(agent, rig, MODELS % "ampere", by_signal=by_signal)
+        rig.kubelet.wait_for("nvidia.com/ampere")
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(A100) == 0, "the old name's end")
+        assert rig.kubelet.registrations == 4
+        assert {name: rig.kubelet.endpoint(name) for name in kept} == kept
+        assert [endpoint.lists for endpoint in kept.values()] == [1, 1]
+        assert sorted(path.name for path in rig.kubelet.directory.glob("nvidia-*")) == [
+            "nvidia-ampere.sock",
+            "nvidia-gpu.sock",
+            "nvidia-t4.sock",
+        ]
+
+
+def test_another_number_of_replicas_is_told_on_the_open_stream(rig: Rig) -> None:
+    with rig.plugin(rig.config(replicated(2))):
+        rig.kubelet.wait_for(GPU)
+        rig.config(replicated(5))
+        rig.kubelet.wait_until(lambda: rig.kubelet.capacity(GPU) == 10, "ten replicas")
+        assert rig.kubelet.registrations == 1
+        assert rig.allocate(GPU, f"{rig.node.gpus()[0].uuid}::4")
+
+
+@pytest.mark.parametrize(
+    ("text", "field"),
+    [
+        ("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 0}]}}", "replicas"),
+        ("flags: {migStrategy: twofold}", "flags.migStrategy"),
+        ("sharing: {timeSlicing: {renameByDefualt: true}}", "renameByDefault"),
+        ("sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}", "mps-root"),
+        (
+            BOTH_WAYS,
+            "sharing.memory devices",
+        ),
+    ],
+    ids=["value", "choice", "typo", "missing", "contradiction"],
+)
+def test_a_wrong_file_changes_nothing_and_its_fault_is_named(
+    rig: Rig, text: str, field: str
+) -> None:
+    with rig.run(
+        [*rig.program("nvidia-device-plugin"), rig.config(replicated(3))], name="plugin"
+    ) as plugin:
+        endpoint = rig.kubelet.wait_for(GPU)
+        rig.config(text)
+        output = plugin.wait_for_output("keeping the last good settings.*")
+        [line] = [line for line in output.splitlines() if "keeping the last good" in line]
+        assert field in line
+        assert rig.kubelet.allocatable(GPU) == 6
+        assert rig.kubelet.endpoint(GPU) is endpoint
+        rig.config(replicated(4))
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(GPU) == 8, "the next good file")
+        assert rig.kubelet.registrations == 1
+        assert "Traceback" not in plugin.output()
+
+
+def test_pods_keep_what_they_hold_across_a_reload(rig: Rig) -> None:
+    with rig.plugin(rig.config(replicated(2)), entry=AGENT):
+        rig.kubelet.wait_for(GPU)
+        pod = Pod("p", [Container("main", {GPU: 1})])
+        [held] = rig.kubelet.admit(pod)
+        rig.config(replicated(4))
+        rig.kubelet.wait_until(lambda: rig.kubelet.capacity(GPU) == 8, "more replicas")
+        assert held.ids[0] in rig.healthy(GPU)
+        assert rig.kubelet.start_container(pod, "main") == held.response
+
+
+def test_a_restarted_kubelet_hears_of_every_resource(make_rig: MakeRig) -> None:
+    rig = make_rig("mixed")
+    with rig.plugin(rig.config(MODELS % "a100")):
+        before = rig.wait_for_offer(T4, A100, GPU)
+        rig.kubelet.restart()
+        assert rig.wait_for_offer(T4, A100, GPU) == before
+        assert rig.kubelet.registrations == 6
+
+
+def test_after_kill_9_the_next_one_takes_over_every_resource(make_rig: MakeRig) -> None:
+    rig = make_rig("mixed")
+    config = rig.config(MODELS % "a100")
+    with rig.plugin(config, name="first") as first:
+        before = rig.wait_for_offer(T4, A100, GPU)
+        first.kill()
+    with rig.plugin(config, name="second") as second:
+        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 6, "all to register again")
+        assert rig.wait_for_offer(T4, A100, GPU) == before
+        assert second.stop() == 0
+        assert not list(rig.kubelet.directory.glob("nvidia-*"))
+
+
+def test_sighup_asks_the_driver_anew_about_gpus_in_trouble(rig: Rig) -> None:
+    with rig.plugin() as plugin:
+        rig.kubelet.wait_for(GPU)
+        plugin.wait_for_output("registered with the kubelet")
+        one, two = (gpu.uuid for gpu in rig.node.gpus())
+        rig.node.faults.xid(0, 79)
+        rig.wait_for_healthy(GPU, {two})
+        plugin.send(signal.SIGHUP)
+        rig.wait_for_healthy(GPU, {one, two})
+        assert rig.kubelet.registrations == 1
+        rig.node.faults.xid(1, 79)  # it is watched as before
+        rig.wait_for_healthy(GPU, {one})
+
+
+@needs_root
+def test_replicas_that_become_limited_are_registered_anew(rig: Rig) -> None:
+    """The kubelet asks only at registration whether it is to wait before a container starts."""
+    mps = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+    places = {"/mps": rig.mps_root}
+    root = f"--mps-root={rig.mps_root}"
+    with (
+        rig.mps_daemon(GPU),
+        rig.plugin(root, rig.config(replicated(2)), places=places),
+    ):
+        assert not rig.kubelet.wait_for(GPU).options.pre_start_required
+        rig.config(mps)
+        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a new registration")
+        assert rig.kubelet.wait_for(GPU).options.pre_start_required
+        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(GPU) == 4, "limited replicas")
+
+
+def test_a_mig_strategy_that_does_not_fit_is_refused_while_the_old_one_serves(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    with rig.plugin(rig.config("flags: {migStrategy: none}")) as plugin:
+        rig.kubelet.wait_for(GPU)
+        rig.config("flags: {migStrategy: single}")
+        plugin.wait_for_output("keeping the last good settings")
+        assert rig.kubelet.allocatable(GPU) == 2
