@@ -17,6 +17,7 @@ from tests.peers.build import Say
 
 from .build import Binaries, get_binaries
 from .harness import TEST_IMAGE, Client, Cluster, ExistingCluster, NodeSpec
+from .harness.daemonset import DaemonSetAgent, grant_access
 from .harness.existing import IMAGE_VARIABLE, KUBECONFIG_VARIABLE
 
 
@@ -51,6 +52,52 @@ def cluster(shared_cluster: Cluster) -> Iterator[Cluster]:
     for node in shared_cluster.nodes:
         for process in node.processes:
             process.require()
+
+
+@pytest.fixture(scope="session")
+def nvidia_cluster(binaries: Binaries, say: Say) -> Iterator[Cluster]:
+    """For agents in place of NVIDIA's device plugin, which every test starts itself.
+
+    One node's GPUs have minor numbers in another order than their indices; the other's are cut.
+    """
+    nodes = [
+        NodeSpec("node-w", "mixed", agent=(), mps=False),
+        NodeSpec("node-m", "a100x2-mig-single", agent=(), mps=False),
+    ]
+    with Cluster(nodes, binaries=binaries, say=say) as cluster:
+        yield cluster
+
+
+@pytest.fixture(scope="session")
+def nvidia_agents(nvidia_cluster: Cluster) -> dict[str, DaemonSetAgent]:
+    """By the name of their node."""
+    account = grant_access(nvidia_cluster)
+    return {
+        node.name: DaemonSetAgent(nvidia_cluster, node, account) for node in nvidia_cluster.nodes
+    }
+
+
+@pytest.fixture
+def nvidia(nvidia_cluster: Cluster, nvidia_agents: dict[str, DaemonSetAgent]) -> Iterator[Cluster]:
+    """The cluster; afterwards it has neither pods nor agents."""
+    yield nvidia_cluster
+    nvidia_cluster.delete_pods()
+    for agent in nvidia_agents.values():
+        agent.stop()
+
+
+@pytest.fixture
+def whole(nvidia: Cluster, nvidia_agents: dict[str, DaemonSetAgent]) -> DaemonSetAgent:
+    """The agent of node-w, whose GPUs are whole."""
+    del nvidia
+    return nvidia_agents["node-w"]
+
+
+@pytest.fixture
+def cut(nvidia: Cluster, nvidia_agents: dict[str, DaemonSetAgent]) -> DaemonSetAgent:
+    """The agent of node-m, whose GPUs are cut by MIG."""
+    del nvidia
+    return nvidia_agents["node-m"]
 
 
 @pytest.fixture(scope="session")

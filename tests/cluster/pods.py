@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from gpuslice_sim.node import SimGpu, SimMig, SimNode
 
 from .harness import RESOURCE, TEST_IMAGE, Client, Cluster, Object, eventually
 
 GIB = 1 << 30
 # Says which GPUs and variables it has, then what CUDA gives it, and keeps it all. An image of an
 # existing cluster may lack simcuda; the shell then waits, as a first process that SIGTERM can end.
-_SAY = "trap exit TERM; ls /dev; env; command -v simcuda >/dev/null && exec simcuda"
+_LIST = "trap exit TERM; ls /dev /dev/nvidia-caps 2>/dev/null; env; "
+_SAY = _LIST + "command -v simcuda >/dev/null && exec simcuda"
 _USE = ("sh", "-c", _SAY + " hold; echo {}; while :; do sleep 1; done")
+# Without MPS, CUDA would need more of the driver than a container of ours has.
+_SHOW = ("sh", "-c", _LIST + "cat /gpu.env 2>/dev/null; echo {}; sleep 100000 & wait")
 _LOOK = ("sh", "-c", _SAY + " info; echo {}")
 
 
@@ -26,6 +31,10 @@ class Seen:
     variables: dict[str, str]
     report: dict[str, Any]
     """Empty if the image has no simcuda."""
+    cap_nodes: tuple[str, ...] = ()
+    """Device nodes that open MIG devices."""
+    text: str = ""
+    """All that it printed."""
 
     @property
     def device(self) -> dict[str, Any]:
@@ -78,6 +87,22 @@ def slice_pod(
     return pod(name, container(units, image=image), node=node)
 
 
+def device_pod(
+    name: str,
+    node: str,
+    limits: Mapping[str, int],
+    *,
+    mps: bool = False,
+    runtime_class: str | None = "nvidia",
+) -> Object:
+    """Resources by name, as those of NVIDIA's device plugin; with MPS, it is a CUDA program."""
+    wishes = {"limits": {resource: str(amount) for resource, amount in limits.items()}}
+    program = container(0, command=_USE if mps else _SHOW)
+    made = pod(name, program | {"resources": wishes}, node=node)
+    made["spec"]["runtimeClassName"] = runtime_class
+    return made
+
+
 def restart_container(client: Client, name: str) -> None:
     """Ends the container's first process; the kubelet starts it anew."""
     before = container_status(client.pod(name))["containerID"]
@@ -107,8 +132,10 @@ def seen(client: Client, name: str, container_name: str = "main") -> Seen:
         if not lines or not lines[-1].startswith("{"):
             return None
         nodes = [line for line in lines if re.fullmatch(r"nvidia\d+", line)]
+        caps = [line for line in lines if re.fullmatch(r"nvidia-cap\d+", line)]
         variables = dict(line.split("=", 1) for line in lines[:-1] if "=" in line)
-        return Seen(tuple(sorted(nodes)), variables, json.loads(lines[-1]))
+        report = json.loads(lines[-1])
+        return Seen(tuple(sorted(nodes)), variables, report, tuple(sorted(caps)), "\n".join(lines))
 
     return eventually(
         read,
@@ -153,6 +180,37 @@ def check_gpu(cluster: Cluster, node: str, name: str, found: Seen, where: str) -
     gpu = cluster.node(node).sim.gpu(assigned_gpu(cluster, node, name, where))
     assert found.gpu_nodes == (f"nvidia{gpu.minor}",)
     assert found.device["uuid"] == gpu.uuid
+
+
+def check_devices(cluster: Cluster, node: str, name: str) -> Seen:
+    """The container has the device nodes of what the kubelet says, and no others."""
+    found = seen(cluster, name)
+    sim = cluster.node(node).sim
+    nodes, caps = set(), set()
+    for uuid in assigned_devices(cluster, node, name):
+        gpu = next(gpu for gpu in sim.gpus() if uuid in (gpu.uuid, *(m.uuid for m in gpu.mig)))
+        nodes.add(f"nvidia{gpu.minor}")
+        for mig in gpu.mig:
+            if mig.uuid == uuid:
+                caps |= cap_nodes(sim, gpu, mig)
+    assert set(found.gpu_nodes) == nodes
+    assert set(found.cap_nodes) == caps
+    return found
+
+
+def assigned_devices(cluster: Cluster, node: str, name: str) -> set[str]:
+    """UUIDs of GPUs and MIG devices, as the kubelet says by PodResources."""
+    resources = cluster.pod_resources(node)[name, "main"]
+    ids = [device_id for ids in resources.values() for device_id in ids]
+    return {device_id.partition("::")[0].partition("-_-")[0] for device_id in ids}
+
+
+def cap_nodes(sim: SimNode, gpu: SimGpu, mig: SimMig) -> set[str]:
+    """By the driver's own list, so this does not depend on how anybody counts."""
+    minors = (sim.root / "proc/driver/nvidia-caps/mig-minors").read_text().splitlines()
+    known = dict(line.split(" ") for line in minors)
+    place = f"gpu{gpu.minor}/gi{mig.gi}"
+    return {f"nvidia-cap{known[f'{place}{part}/access']}" for part in ("", f"/ci{mig.ci}")}
 
 
 def check_nothing_is_double_booked(cluster: Cluster, node: str) -> None:

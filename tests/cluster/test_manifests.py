@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY
+from gpuslice.config.table import OPTIONS
+
 from .harness import RESOURCE, Client, eventually
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
@@ -79,3 +82,29 @@ def test_the_daemonsets_give_the_agent_what_it_needs() -> None:
         [pipe] = mounts - {"/var/lib/kubelet/device-plugins"}
         assert pipe in words  # MPS is looked after only where its directory can be seen
         assert pod["priorityClassName"] == "system-node-critical"
+
+
+def test_nvidias_daemonset_has_only_settings_that_the_agent_knows() -> None:
+    [daemon_set] = [
+        thing
+        for thing in yaml.safe_load_all((MANIFESTS / "nvidia.yaml").read_text())
+        if thing["kind"] == "DaemonSet"
+    ]
+    pod = daemon_set["spec"]["template"]["spec"]
+    [container] = pod["containers"]
+    known = {name for option in OPTIONS for name in option.variables}
+    known |= {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}  # the runtime's
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert env.keys() <= known
+    mounts = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert set(mounts.values()) == volumes.keys()
+    assert env["CONFIG_FILE_SRCDIR"] in mounts
+    # Containers get these from the host, by the same settings that the agent has.
+    assert volumes[mounts["/mps"]]["hostPath"]["path"] == env["MPS_ROOT"]
+    assert volumes[mounts["/driver-root"]]["hostPath"]["path"] == env["NVIDIA_DRIVER_ROOT"]
+    for place in ("/var/lib/kubelet/device-plugins", CDI_DIRECTORY, NESTED_DIRECTORY):
+        assert volumes[mounts[place]]["hostPath"]["path"] == place
+    [port] = container["ports"]
+    assert env["GPUSLICE_METRICS_ADDRESS"] == f":{port['containerPort']}"
+    assert pod["priorityClassName"] == "system-node-critical"

@@ -127,24 +127,32 @@ class Cluster(Client):
         )
         return _by_resource(answer.devices)
 
-    def wait_for_amount(self, node: str, amount: int | None = None, *, timeout: float = 60) -> int:
+    def wait_for_amount(
+        self,
+        node: str,
+        amount: int | None = None,
+        *,
+        resource: str = RESOURCE,
+        timeout: float = 60,
+    ) -> int:
         """Until so much is allocatable, by the kubelet and by the node's status, which lags behind;
         if None, anything at all."""
 
         def check() -> bool:
             try:
-                known = len(self.allocatable_devices(node).get(RESOURCE, []))
+                known = len(self.allocatable_devices(node).get(resource, []))
             except grpc.RpcError:  # the kubelet is just starting
                 return False
-            return known == self.amount(node) and (known > 0 if amount is None else known == amount)
+            wanted = known > 0 if amount is None else known == amount
+            return wanted and known == self.amount(node, resource=resource)
 
         eventually(
             check,
-            f"{node} has {'some' if amount is None else amount} {RESOURCE} allocatable",
+            f"{node} has {'some' if amount is None else amount} {resource} allocatable",
             timeout=timeout,
             explain=lambda: self.node(node).agent.tail(),
         )
-        return self.amount(node)
+        return self.amount(node, resource=resource)
 
     def wait_for_node(self, name: str, *, timeout: float = 60) -> None:
         eventually(
@@ -218,7 +226,7 @@ class Cluster(Client):
         self._note("nodes Ready")
         for node in self.nodes:
             if node.spec.agent:
-                self.wait_for_amount(node.name)
+                self.wait_for_amount(node.name, resource=node.spec.resource)
         self._note("slices offered")
         self.wait_for_service_account()
 

@@ -47,6 +47,19 @@ class Credentials:
         path.write_text(yaml.safe_dump(self._kubeconfig(name, token)))
         return path
 
+    def add_kubeconfig(self, name: str, token: str, namespace: str) -> Path:
+        """Of somebody the API server knows already, as a service account."""
+        config = self._kubeconfig(name, token)
+        config["contexts"] = [
+            {
+                "name": "gpuslice",
+                "context": {"cluster": "gpuslice", "user": name, "namespace": namespace},
+            }
+        ]
+        path = self.directory / f"{name.replace(':', '-')}.kubeconfig"
+        path.write_text(yaml.safe_dump(config))
+        return path
+
     def token_of(self, kubeconfig: Path) -> str:
         token: str = yaml.safe_load(kubeconfig.read_text())["users"][0]["user"]["token"]
         return token

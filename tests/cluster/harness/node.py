@@ -12,10 +12,12 @@ from pathlib import Path
 
 import yaml
 
+from gpuslice.config.table import OPTIONS
 from gpuslice_sim.node import SimNode, create
 from tests.cluster.build import Binaries
 
 from . import node_init, runs
+from .client import RESOURCE
 from .control_plane import free_ports
 from .processes import Process
 from .runs import Run
@@ -34,6 +36,8 @@ class NodeSpec:
     agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE)
     """Arguments of `gpuslice`; () for a node without agent."""
     mps: bool = True
+    resource: str = RESOURCE
+    """What the agent offers; the cluster is up once it does."""
 
 
 class Mps(Process):
@@ -109,17 +113,7 @@ class Node:
                 f"--node-ip={self.address}",
             ],
         )
-        self.mps = Mps(
-            f"{self.name} mps",
-            [self.sim.bin / "nvidia-cuda-mps-control", "-f"],
-            env={
-                "CUDA_MPS_PIPE_DIRECTORY": MPS_PIPE,
-                "CUDA_MPS_LOG_DIRECTORY": str(self.directory / "mps-log"),
-                "PATH": os.environ["PATH"],
-            },
-            log=self._log("mps"),
-            namespace=self.init_pid,
-        )
+        self.mps = self.mps_daemon("mps", MPS_PIPE)
         self.agent = self._process(
             "agent",
             [Path(sys.executable).parent / "gpuslice", *spec.agent],
@@ -137,7 +131,8 @@ class Node:
     @property
     def processes(self) -> list[Process]:
         wanted = [self.init, self.containerd, self.kubelet]
-        return wanted + [self.mps] * self.spec.mps + [self.agent] * bool(self.spec.agent)
+        agent = bool(self.spec.agent) or self.agent.running
+        return wanted + [self.mps] * self.spec.mps + [self.agent] * agent
 
     def init_pid(self) -> int:
         """The process whose namespaces are the node's."""
@@ -187,6 +182,51 @@ class Node:
         self.agent.stop()
         self.agent.argv[1:] = arguments or self.spec.agent
         self.agent.start()
+
+    def start_other_agent(
+        self,
+        program: str,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        binds: Mapping[str, Path] | None = None,
+    ) -> None:
+        """In place of the agent: another of our programs, with nothing but these settings.
+
+        `binds` are what a container of it has mounted: path there -> directory of the node.
+        """
+        self.agent.stop()
+        argv = [str(Path(sys.executable).parent / program), *arguments]
+        self.agent.argv = self.sim.namespace_command(argv, binds) if binds else argv
+        base = self.sim.env(_without_settings(os.environ))
+        self.agent.env = base | dict(environment or {})
+        self.agent.start()
+
+    def set_mig(self, gpu: int, layout: Sequence[str]) -> None:
+        """Cuts a GPU anew while everything runs; an empty layout switches MIG off."""
+        self.sim.faults.mig(gpu, layout)
+        self._forbid_device_changes()
+
+    def set_runtime_options(self, **options: bool) -> None:
+        """Of NVIDIA's container runtime, which reads them for every container."""
+        file = self.directory / "nvidia" / "config.toml"
+        lines = file.read_text().splitlines()
+        lines = [line for line in lines if not line.startswith("accept-")]
+        words = [f"{name.replace('_', '-')} = {str(on).lower()}" for name, on in options.items()]
+        file.write_text("\n".join([*words, *lines, ""]))
+
+    def mps_daemon(self, name: str, pipe: str) -> Mps:
+        """An MPS daemon with this pipe directory; not started yet."""
+        return Mps(
+            f"{self.name} {name}",
+            [self.sim.bin / "nvidia-cuda-mps-control", "-f"],
+            env={
+                "CUDA_MPS_PIPE_DIRECTORY": pipe,
+                "CUDA_MPS_LOG_DIRECTORY": str(self.directory / f"{name}-log"),
+                "PATH": os.environ["PATH"],
+            },
+            log=self._log(name),
+            namespace=self.init_pid,
+        )
 
     def power_off(self) -> None:
         """Everything on the node ends at once, containers included, and /run is forgotten."""
@@ -287,5 +327,10 @@ class Node:
 
 def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
     """What the caller's shell says about an agent or a GPU is not meant for the node."""
-    foreign = ("GPUSLICE_", "CUDA_", "NVIDIA_", "KUBELET_SOCKET", "CONFIG_FILE", "FAIL_ON_INIT")
-    return {name: value for name, value in environment.items() if not name.startswith(foreign)}
+    foreign = ("GPUSLICE_", "CUDA_", "NVIDIA_")
+    named = {name for option in OPTIONS for name in option.variables}
+    return {
+        name: value
+        for name, value in environment.items()
+        if not name.startswith(foreign) and name not in named
+    }
