@@ -26,6 +26,8 @@ _FAREWELL_SECONDS = 1.0
 # The kubelet dials back within this call, for up to 10 s.
 _REGISTER_SECONDS = 15.0
 _FIRST_PAUSE_SECONDS = 0.1
+# Other resources of this node put their sockets in place too, each within some milliseconds.
+_TURN_SECONDS = 0.01
 _LONGEST_PAUSE_SECONDS = 10.0
 
 
@@ -256,7 +258,7 @@ async def _locked(directory: Path) -> AsyncIterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
+                await asyncio.sleep(_TURN_SECONDS)
         yield
     finally:
         os.close(descriptor)
