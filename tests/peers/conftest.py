@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,13 +14,19 @@ import pytest
 
 from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.node import SimNode, create
+from gpuslice_sim.process import BackgroundProcess
 
 from . import plugins
+from .agreement import pair
+from .agreement.daemon import shared_by_mps
+from .agreement.pair import Pair
 from .build import Peers, build_peers
 from .plugins import Plugin
 
 MakeNode = Callable[..., SimNode]
 StartPlugin = Callable[..., Plugin]
+StartPair = Callable[..., Pair]
+ShareGpus = Callable[[SimNode, Path], tuple[BackgroundProcess, Path]]
 
 
 @pytest.fixture(scope="session")
@@ -80,3 +87,47 @@ def start_plugin(peers: Peers, scratch: Path) -> Iterator[StartPlugin]:
         for plugin in started:
             if plugin.process.returncode is None:
                 assert plugin.process.stop() == 0, plugin.process.output()
+
+
+@pytest.fixture
+def start_pair(peers: Peers, scratch: Path) -> Iterator[StartPair]:
+    """start_pair(node, "--pass-device-specs"): NVIDIA's plugin and ours, which end well."""
+    with ExitStack() as stack:
+
+        def start(
+            node: SimNode,
+            *flags: str,
+            env: dict[str, str | None] | None = None,
+            binds: dict[str, Path] | None = None,
+        ) -> Pair:
+            both = stack.enter_context(
+                pair.started(peers.device_plugin, node, scratch, flags, env or {}, binds or {})
+            )
+            begun.append(both)
+            return both
+
+        begun: list[Pair] = []
+        yield start
+        left = [
+            side
+            for both in begun
+            for side in (both.theirs, both.ours)
+            if side.process.returncode is None
+        ]
+        for side in left:
+            side.process.send(signal.SIGTERM)
+        for side in left:
+            assert side.process.wait() == 0, side.process.output()
+
+
+@pytest.fixture
+def share_gpus(peers: Peers, scratch: Path) -> Iterator[ShareGpus]:
+    """share_gpus(node, config): NVIDIA's MPS daemon, ready, and what it calls /mps."""
+    with ExitStack() as stack:
+
+        def share(node: SimNode, config: Path) -> tuple[BackgroundProcess, Path]:
+            place = scratch / "mps"
+            program = peers.mps_control_daemon
+            return stack.enter_context(shared_by_mps(program, node, config, place)), place
+
+        yield share
