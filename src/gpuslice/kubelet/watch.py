@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from pathlib import Path
 
-from watchfiles import Change, awatch
+from asyncinotify import Event, Inotify, Mask
 
 from gpuslice.telemetry.logs import Logger
 
@@ -14,10 +14,16 @@ log = Logger(__name__)
 
 # A look without any event, for what inotify does not see: a mount over the directory or one of its
 # files, the far end of a link.
-_LOOK_ANYWAY_MS = 5_000
+_LOOK_ANYWAY_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 # The link that the kubelet replaces when a mounted ConfigMap has changed.
 _DATA_LINK = "..data"
+_CHANGES = (
+    Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.CLOSE_WRITE | Mask.MODIFY | Mask.ATTRIB
+    | Mask.DELETE_SELF | Mask.MOVE_SELF
+)  # fmt: skip
+# The directory has another place or none at all, so its path needs another watch.
+_GONE = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.UNMOUNT | Mask.IGNORED
 
 
 async def watch_directory(
@@ -31,20 +37,12 @@ async def watch_directory(
     told = ""
     while True:
         try:
-            async for _ in awatch(
-                directory,
-                recursive=False,
-                watch_filter=_only(only) if only else None,
-                debounce=100,
-                step=10,
-                rust_timeout=_LOOK_ANYWAY_MS,
-                yield_on_timeout=True,
-            ):
+            with Inotify() as inotify:
+                inotify.add_watch(directory, _CHANGES | Mask.ONLYDIR)
                 told = ""
                 changed()
-                if not directory.exists():
-                    break
-        except (OSError, RuntimeError) as error:  # missing, or no inotify instance is left
+                await _until_gone(inotify, directory, changed, only)
+        except OSError as error:  # missing, or no inotify instance is left
             if str(error) != told:
                 told = str(error)
                 log.warning("polling a directory", directory=directory, reason=told)
@@ -52,5 +50,22 @@ async def watch_directory(
         changed()
 
 
-def _only(name: str) -> Callable[[Change, str], bool]:
-    return lambda _, path: Path(path).name in (name, _DATA_LINK)
+async def _until_gone(
+    inotify: Inotify, directory: Path, changed: Callable[[], None], only: str | None
+) -> None:
+    while directory.exists():
+        try:
+            async with asyncio.timeout(_LOOK_ANYWAY_SECONDS):
+                event = await inotify.get()
+        except TimeoutError:
+            changed()
+            continue
+        if _concerns(event, only):
+            changed()
+        if event.mask & _GONE:
+            return
+
+
+def _concerns(event: Event, only: str | None) -> bool:
+    """Without a name it is about the directory itself, or so much happened that names were lost."""
+    return only is None or event.name is None or event.name.name in (only, _DATA_LINK)

@@ -1,0 +1,105 @@
+"""A directory under watch."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gpuslice.kubelet.watch import watch_directory
+
+# Well below the pause after which a watch looks without any event.
+SOON = 2.0
+LATER = 0.2
+
+
+async def is_told(directory: Path, act: Callable[[], object], only: str | None = None) -> bool:
+    """Whether what was done is noticed."""
+    told = asyncio.Event()
+    watching = asyncio.create_task(watch_directory(directory, told.set, only))
+    await asyncio.wait_for(told.wait(), SOON)
+    await asyncio.sleep(LATER)
+    told.clear()
+    act()
+    try:
+        await asyncio.wait_for(told.wait(), SOON)
+    except TimeoutError:
+        return False
+    finally:
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+    return True
+
+
+@pytest.mark.parametrize("what", ["made", "written", "removed", "renamed", "linked", "retouched"])
+def test_every_change_in_the_directory_is_told(tmp_path: Path, what: str) -> None:
+    file = tmp_path / "file"
+    if what not in ("made", "linked"):
+        file.write_text("old")
+    acts: dict[str, Callable[[], object]] = {
+        "made": file.touch,
+        "written": lambda: file.write_text("new"),
+        "removed": file.unlink,
+        "renamed": lambda: file.rename(tmp_path / "other"),
+        "linked": lambda: file.symlink_to("elsewhere"),
+        "retouched": lambda: file.chmod(0o600),
+    }
+    assert asyncio.run(is_told(tmp_path, acts[what]))
+
+
+@pytest.mark.parametrize(("name", "told"), [("file", True), ("..data", True), ("other", False)])
+def test_of_a_busy_directory_only_one_file_matters(tmp_path: Path, name: str, told: bool) -> None:
+    assert asyncio.run(is_told(tmp_path, (tmp_path / name).touch, only="file")) is told
+
+
+def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None:
+    directory = tmp_path / "plugins"
+    directory.mkdir()
+
+    async def scenario() -> None:
+        told = asyncio.Event()
+        watching = asyncio.create_task(watch_directory(directory, told.set))
+        await asyncio.wait_for(told.wait(), SOON)
+        directory.rename(tmp_path / "old")
+        told.clear()
+        await asyncio.wait_for(told.wait(), SOON)
+        directory.mkdir()
+        # Polling ends with the first look at the new directory.
+        await asyncio.sleep(1.0)
+        told.clear()
+        (directory / "kubelet.sock").touch()
+        await asyncio.wait_for(told.wait(), SOON)
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(scenario())
+
+
+def test_a_directory_that_is_missing_is_polled(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = asyncio.Event()
+        watching = asyncio.create_task(watch_directory(tmp_path / "missing", told.set))
+        await asyncio.wait_for(told.wait(), SOON)
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(scenario())
+
+
+def test_a_watch_needs_no_thread_and_leaves_no_descriptor(tmp_path: Path) -> None:
+    async def scenario() -> tuple[int, int]:
+        before = len([*Path("/proc/self/fd").iterdir()])
+        for _ in range(20):
+            assert await is_told(tmp_path, (tmp_path / "file").touch)
+        return len([*Path("/proc/self/fd").iterdir()]) - before, threading.active_count()
+
+    left, threads = asyncio.run(scenario())
+    assert left <= 0
+    assert threads == 1
