@@ -32,12 +32,32 @@ def bench(*args: str) -> str:
 def test_contenders_are_measured_side_by_side(tmp_path: Path) -> None:
     document = tmp_path / "benchmarks.md"
     document.write_text("before\n<!-- bench/plugin.py -->\nold figures\n")
-    told = bench("--without-nvidia", "--sizes", "32", "--update", str(document))
+    told = bench("--without-nvidia", "--tables=memory", "--sizes=32", "--update", str(document))
     assert "### 32 devices" in told
     assert "| | gpuslice | bare grpcio |" in told
     for row in ROWS:
         assert f"\n| {row} | " in told
     assert document.read_text() == f"before\n<!-- bench/plugin.py -->\n\n{told.rstrip()}\n"
+
+
+def test_whole_gpus_and_replicas_are_measured_on_both_nodes() -> None:
+    told = bench("--without-nvidia", "--tables", "whole,replicas")
+    for row in ("8 GPUs", "16 GPUs", "8 GPUs, 384 ids", "16 GPUs, 8,000 ids"):
+        assert f"\n| {row} | gpuslice | " in told
+    for column in ("registered after", "Allocate p50", "GetPreferredAllocation of 8 p50", "RSS"):
+        assert f"| {column} |" in told
+
+
+def test_a_table_that_does_not_exist_is_refused() -> None:
+    done = subprocess.run(
+        [sys.executable, BENCH / "plugin.py", "--without-nvidia", "--tables", "chairs"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+    assert done.returncode == 1
+    assert "'chairs' is none of whole, replicas, memory" in done.stderr
 
 
 def test_any_command_can_be_measured() -> None:

@@ -14,6 +14,11 @@ from gpuslice.config.table import OPTIONS
 from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
 
 
+def run_agent_command(flags: Mapping[str, str]) -> None:
+    """`gpuslice agent`, which cuts memory until the configuration says otherwise."""
+    run_with_flags("gpuslice agent", flags, Settings())
+
+
 def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -> None:
     """`flags`: text by the name of its option. Variables fill what they leave open."""
     given = hear(flags, os.environ, OPTIONS)

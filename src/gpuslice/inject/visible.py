@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
 from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
-from gpuslice.kubelet.answer import ContainerAnswer, DeviceNode, Mount, merged
+from gpuslice.kubelet.answer import NOTHING, ContainerAnswer, DeviceNode, Mount, merged
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import GrantRefused
 
@@ -61,7 +61,7 @@ def cdi_names(
     devices: Sequence[Device], settings: ContainerSettings, host: Host
 ) -> ContainerAnswer:
     if not settings.uses_cdi:
-        return ContainerAnswer()
+        return NOTHING
     names = (*(_cdi_name(device, host) for device in devices), *host.cdi_extras)
     joined = ",".join(names)
     key = f"{settings.cdi_annotation_prefix}{_ANNOTATION}{uuid5(_ANNOTATION_SPACE, joined)}"
@@ -100,7 +100,7 @@ def device_nodes(
 ) -> ContainerAnswer:
     """None if CDI alone is chosen: it brings the nodes itself."""
     if not settings.pass_device_specs or not _without_cdi(settings):
-        return ContainerAnswer()
+        return NOTHING
     paths = [*host.control_nodes, *(node for device in devices for node in device.nodes)]
     paths += [f"{IMEX_NODES}{channel}" for channel in host.imex_channels]
     return ContainerAnswer(
@@ -117,16 +117,17 @@ def under(root: str, path: str) -> str:
 
 def both_lists(by_variable: ContainerAnswer, by_mounts: ContainerAnswer) -> ContainerAnswer:
     """The runtime reads one of the two, and prefers mounts, which pods cannot forge."""
+    if not by_variable or not by_mounts:
+        return by_variable or by_mounts
     return ContainerAnswer(by_variable.env | by_mounts.env, by_mounts.mounts)
 
 
 def _listed(devices: Sequence[Device], settings: ContainerSettings, host: Host) -> ContainerAnswer:
     ids = [shown_id(device, settings) for device in devices]
-    none = ContainerAnswer()
     chosen = settings.device_list
     return both_lists(
-        listed_by_variable(ids, host) if DeviceList.ENVVAR in chosen else none,
-        listed_by_mounts(ids, host) if DeviceList.VOLUME_MOUNTS in chosen else none,
+        listed_by_variable(ids, host) if DeviceList.ENVVAR in chosen else NOTHING,
+        listed_by_mounts(ids, host) if DeviceList.VOLUME_MOUNTS in chosen else NOTHING,
     )
 
 

@@ -28,9 +28,18 @@ class ContainerAnswer:
     annotations: dict[str, str] = field(default_factory=dict)
     cdi_devices: tuple[str, ...] = ()
 
+    def __bool__(self) -> bool:
+        return bool(self.env or self.mounts or self.devices or self.annotations or self.cdi_devices)
+
+
+NOTHING = ContainerAnswer()
+
 
 def merged(answers: Iterable[ContainerAnswer]) -> ContainerAnswer:
     """One answer from several that concern different things; a clash is our own mistake."""
+    answers = [answer for answer in answers if answer]
+    if len(answers) == 1:  # as most often, and the kubelet waits for it
+        return answers[0]
     env: dict[str, str] = {}
     mounts: list[Mount] = []
     devices: list[DeviceNode] = []

@@ -21,29 +21,28 @@ def device_list(ids: Iterable[str], health: str, numa_node: int | None = None) -
 
 
 def allocate_response(answers: Iterable[ContainerAnswer]) -> bytes:
-    response = api.AllocateResponse(container_responses=[_container(answer) for answer in answers])
+    response = api.AllocateResponse()
+    for answer in answers:
+        _add(response, answer)
     return response.SerializeToString(deterministic=True)
 
 
-def _container(answer: ContainerAnswer) -> api.ContainerAllocateResponse:
-    return api.ContainerAllocateResponse(
-        envs=answer.env,
-        mounts=[
-            api.Mount(
-                container_path=mount.container_path,
-                host_path=mount.host_path,
-                read_only=mount.read_only,
-            )
-            for mount in answer.mounts
-        ],
-        devices=[
-            api.DeviceSpec(
-                container_path=device.container_path,
-                host_path=device.host_path,
-                permissions=device.permissions,
-            )
-            for device in answer.devices
-        ],
-        annotations=answer.annotations,
-        cdi_devices=[api.CDIDevice(name=name) for name in answer.cdi_devices],
-    )
+def _add(response: api.AllocateResponse, answer: ContainerAnswer) -> None:
+    """Most answers are variables and nothing else, and a pod waits for them."""
+    container = response.container_responses.add(envs=answer.env)
+    for mount in answer.mounts:
+        container.mounts.add(
+            container_path=mount.container_path,
+            host_path=mount.host_path,
+            read_only=mount.read_only,
+        )
+    for device in answer.devices:
+        container.devices.add(
+            container_path=device.container_path,
+            host_path=device.host_path,
+            permissions=device.permissions,
+        )
+    if answer.annotations:
+        container.annotations.update(answer.annotations)
+    for name in answer.cdi_devices:
+        container.cdi_devices.add(name=name)

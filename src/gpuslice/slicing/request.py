@@ -30,8 +30,8 @@ def devices_of(offer: DeviceOffer, ids: Sequence[str]) -> tuple[Requested, ...]:
     """
     if not ids:
         raise GrantRefused("invalid request: it names no devices")
-    twice, times = Counter(ids).most_common(1)[0]
-    if times > 1:
+    if len(set(ids)) < len(ids):
+        [(twice, _)] = Counter(ids).most_common(1)
         raise GrantRefused(f"invalid request: device {printable(twice)} is named more than once")
     asked = Counter(_owner(offer, device_id) for device_id in ids)
     requested = tuple(_requested(offer, position, count) for position, count in asked.items())

@@ -8,7 +8,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuslice.cli.main import app
+from gpuslice.cli.commands import app
 from gpuslice.cli.typed import takes
 from gpuslice.config.table import OPTIONS
 

@@ -129,7 +129,9 @@ class Kubernetes:
     # What the API server does.
 
     def _tell(self, event: str, stored: Object) -> None:
-        self.send({"type": event, "object": stored})
+        """Only Nodes are watched, and who watches them hears of nothing else."""
+        if stored["kind"] == "Node":
+            self.send({"type": event, "object": stored})
 
     def answer(self, method: str, path: str, body: Object) -> Object:
         match = _PATH.fullmatch(path)
@@ -181,8 +183,9 @@ class Kubernetes:
                 status = Refusal(410, "too old resource version").status
                 events.put({"type": "ERROR", "object": status})
                 events.put(_CLOSE)
-            for stored in self.objects.values():
-                if int(stored["metadata"]["resourceVersion"]) > since >= self._oldest:
+            for (kind, _), stored in self.objects.items():
+                version = int(stored["metadata"]["resourceVersion"])
+                if kind == "nodes" and version > since >= self._oldest:
                     events.put({"type": "MODIFIED", "object": stored})
             self._watchers.append(events)
         try:

@@ -135,6 +135,7 @@ def _break_mps(stage: Stage, view: View) -> None:
     if not stage.running:
         return
     view.scene("MPS dies: nothing starts without limits")
+    allocatable = stage.kubelet.allocatable(RESOURCE)
     stage.mps.kill()
     view.command("kill -9 $(pidof nvidia-cuda-mps-control)")
     running = stage.running[-1]
@@ -145,6 +146,10 @@ def _break_mps(stage: Stage, view: View) -> None:
         view.quote("event of the pod", str(held_back))
     stage.mps.start()
     stage.kubelet.start_container(running.allocation.pod, "main")
+    # Meanwhile all slices may have been unhealthy.
+    stage.kubelet.wait_until(
+        lambda: stage.kubelet.allocatable(RESOURCE) == allocatable, "healthy slices"
+    )
     view.good("MPS is back, the container starts")
 
 

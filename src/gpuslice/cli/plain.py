@@ -1,0 +1,49 @@
+"""Command lines that need no help: long flags as Typer reads them, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from gpuslice.config.option import Kind, Option
+
+
+def plain_flags(options: Iterable[Option], args: Sequence[str]) -> dict[str, str] | None:
+    """The flags that were given, text by the name of the option, as Typer would have read them.
+
+    None for whatever else there is: calls for help, mistakes, unusual forms. Typer answers those.
+    """
+    known = dict(_written(options))
+    flags: dict[str, str] = {}
+    rest = iter(args)
+    for word in rest:
+        name, equals, text = word.partition("=")
+        if name not in known:
+            return None
+        option, fixed = known[name]
+        value = _value(fixed, text if equals else None, rest)
+        if value is None:
+            return None
+        if option.kind is Kind.LIST and option.name in flags:
+            value = f"{flags[option.name]},{value}"
+        flags[option.name] = value
+    return flags
+
+
+def _written(options: Iterable[Option]) -> Iterator[tuple[str, tuple[Option, str | None]]]:
+    """Flag -> its option, and the value that the flag stands for by itself."""
+    for option in options:
+        for name in (option.name, *option.aliases):
+            if option.kind is Kind.SWITCH:
+                yield f"--{name}", (option, "true")
+                yield f"--no-{name}", (option, "false")
+            elif option.is_flag:
+                yield f"--{name}", (option, None)
+
+
+def _value(fixed: str | None, attached: str | None, rest: Iterator[str]) -> str | None:
+    if fixed is not None:
+        return fixed if attached is None else None
+    if attached is not None:
+        return attached
+    following = next(rest, None)
+    return None if following is None or following.startswith("-") else following
