@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
@@ -147,10 +148,14 @@ class DevicePluginService:
             log.warning("refused an allocation", resource=self._resource.name, reason=refusal)
             self._metrics.allocated(self._resource.name, False)
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
+        # The container waits for the answer and not for the line about it.
+        asyncio.get_running_loop().call_soon(self._allocated, answers)
+        return allocate_response(answers)
+
+    def _allocated(self, answers: Sequence[ContainerAnswer]) -> None:
         for answer in answers:
             log.info("allocated", resource=self._resource.name, **_facts(answer))
         self._metrics.allocated(self._resource.name, True)
-        return allocate_response(answers)
 
     async def pre_start(
         self, request: api.PreStartContainerRequest, context: Context
