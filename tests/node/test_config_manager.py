@@ -84,6 +84,17 @@ def test_an_agent_beside_it_follows_the_label_and_edits(
         assert process.stop() == 0
 
 
+def test_the_link_follows_the_label_to_an_equal_configuration(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    configs.update(a=memory("example.com/a"), b=memory("example.com/a"))
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs):
+        eventually(link(rig).exists, "the link is there")
+        set_label(kubernetes, "b")
+        eventually(lambda: link(rig).readlink() == configs.directory / "b", "the link moves")
+
+
 def test_a_label_that_names_nothing_leaves_the_link_and_the_sidecar_alone(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:

@@ -97,6 +97,39 @@ def test_a_wrong_file_changes_nothing_and_its_fault_is_named(
         assert "Traceback" not in plugin.output()
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        (
+            "flags: {deviceDiscoveryStrategy: tegra, mpsRoot: /run/mps}\n"
+            "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+        ),
+        (
+            "flags: {plugin: {containerDriverRoot: /nowhere}, mpsRoot: /run/mps}\n"
+            "sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}"
+        ),
+    ],
+    ids=["another discovery", "another root"],
+)
+def test_settings_that_look_elsewhere_in_vain_leave_the_gpus_on_offer(rig: Rig, text: str) -> None:
+    with rig.plugin(rig.config(replicated(3))) as plugin:
+        rig.kubelet.wait_for(GPU)
+        rig.config(text)
+        plugin.wait_for_output("keeping the last good settings.*")
+        plugin.wait_for_output("reloaded")
+        assert rig.kubelet.allocatable(GPU) == 6
+        assert rig.allocate(GPU, f"{rig.node.gpus()[0].uuid}::0")
+
+
+def test_a_driver_that_was_replaced_ends_the_agent_for_a_new_one_to_load_it(rig: Rig) -> None:
+    with rig.plugin("--fail-on-init-error=false") as plugin:
+        rig.kubelet.wait_for(GPU)
+        rig.node.faults.nvml_init("LIB_RM_VERSION_MISMATCH")
+        plugin.send(signal.SIGHUP)
+        assert plugin.wait() == 1
+        assert "the driver was replaced" in plugin.output()
+
+
 def test_pods_keep_what_they_hold_across_a_reload(rig: Rig) -> None:
     with rig.plugin(rig.config(replicated(2)), entry=AGENT):
         rig.kubelet.wait_for(GPU)

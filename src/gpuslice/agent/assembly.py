@@ -6,15 +6,19 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gpuslice.agent.errors import AgentError
 from gpuslice.agent.host import read_host
 from gpuslice.agent.nested_files import keep_allotment, read_allotment
 from gpuslice.agent.plan import Node, everything, plan_resources
 from gpuslice.agent.resource import Plan
 from gpuslice.config.settings import Settings
-from gpuslice.inject.visible import Host
-from gpuslice.slicing.allotment import apply_allotment
+from gpuslice.slicing.allotment import absent, apply_allotment
 from gpuslice.slicing.catalogue import Catalogue, catalogue
+
+if TYPE_CHECKING:
+    from gpuslice.agent.cdi_files import CdiNames
 
 
 @dataclass(frozen=True)
@@ -26,19 +30,30 @@ class Assembled:
     node: Node
     found: Catalogue
     plans: Mapping[str, Plan]
+    # Device nodes that should be there; while they are not, their devices are unhealthy.
+    awaited: tuple[Path, ...] = ()
 
 
 def assemble(settings: Settings, node: Node) -> Assembled:
     """Blocks on the disk. Raises SlicingError or AgentError, and has then changed nothing."""
+    try:
+        return _assemble(settings, node)
+    except OSError as error:  # files come and go while a driver is being replaced
+        raise AgentError(f"the node cannot be read ({error})") from error
+
+
+def _assemble(settings: Settings, node: Node) -> Assembled:
     node = _own_part(settings, node)
     inventory = node.inventory
     found = catalogue(inventory.gpus, settings.rules, inventory.stand_ins)
     keep = partial(keep_allotment, Path(settings.nested_directory))
     # Everything that can be wrong is found before the first file is written.
     plans = plan_resources(settings, node, found, read_host(settings), keep)
-    if settings.containers.uses_cdi:
-        plans = plan_resources(settings, node, found, _host_with_cdi(settings, node), keep)
-    return Assembled(settings, node, found, plans)
+    if not settings.containers.uses_cdi:
+        return Assembled(settings, node, found, plans)
+    names = _refresh_cdi(settings, node)
+    plans = plan_resources(settings, node, found, read_host(settings, names), keep)
+    return Assembled(settings, node, found, plans, names.awaited)
 
 
 def withdraw(settings: Settings) -> None:
@@ -49,18 +64,17 @@ def withdraw(settings: Settings) -> None:
         CdiFiles(settings.cdi).remove()
 
 
-def _host_with_cdi(settings: Settings, node: Node) -> Host:
+def _refresh_cdi(settings: Settings, node: Node) -> CdiNames:
     # Imported here: an agent without CDI does without the memory of all that describes a driver.
     from gpuslice.agent.cdi_files import CdiFiles
 
     inventory = node.inventory
-    names = CdiFiles(settings.cdi).refresh(
+    return CdiFiles(settings.cdi).refresh(
         inventory.gpus,
         everything(inventory, settings.rules.mig_strategy),
         inventory.driver_version,
         settings.containers,
     )
-    return read_host(settings, names)
 
 
 def _own_part(settings: Settings, node: Node) -> Node:
@@ -70,5 +84,15 @@ def _own_part(settings: Settings, node: Node) -> Node:
     file = Path(settings.nested_env)
     by_file = file.exists() or settings.nested_devices is None
     allotted = read_allotment(file if by_file else None, settings.nested_devices)
-    own = apply_allotment(node.inventory.gpus, allotted)
-    return replace(node, inventory=replace(node.inventory, gpus=own))
+    inventory = node.inventory
+    own = apply_allotment(
+        inventory.gpus,
+        allotted,
+        mig_strategy=settings.rules.mig_strategy,
+        some_are_silent=any(left.silent for left in inventory.left_out),
+    )
+    missing = absent(inventory.gpus, allotted)
+    notes = inventory.notes
+    if missing:
+        notes = (*notes, f"allotted, and not among the GPUs that answer: {', '.join(missing)}")
+    return replace(node, inventory=replace(inventory, gpus=own, notes=notes))

@@ -61,6 +61,8 @@ class CdiNames:
 
     cdi_names: Mapping[str, str] = field(default_factory=dict)
     cdi_extras: tuple[str, ...] = ()
+    # Device nodes, as the agent sees them, without which a device could not be described.
+    awaited: tuple[Path, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +110,35 @@ class CdiFiles:
         names: Mapping[str, str] | None = host_names(
             self._host_directories, [device.uuid for device in devices], driver_version
         )
-        # Containers that restart still name what they were first started with.
-        if names is None or self._path(GPU).exists():
-            buses = {gpu.uuid: gpu.pci_bus_id for gpu in gpus}
-            nodes = {device: _nodes(device, buses.get(device.gpu, ""), roots) for device in devices}
-            spec, own = self._gpu_spec(nodes, driver_version, containers, roots)
+        buses = {gpu.uuid: gpu.pci_bus_id for gpu in gpus}
+        nodes = {device: _nodes(device, buses.get(device.gpu, ""), roots) for device in devices}
+        awaited: tuple[Path, ...] = ()
+        if names is None:
+            spec, names = self._gpu_spec(nodes, driver_version, containers, roots)
             self._write(spec, style)
-            names = own if names is None else names
-        return CdiNames(names, self._extras(containers, roots, style))
+            awaited = _awaited(nodes, roots)
+        elif self._path(GPU).exists():
+            self._keep_current(nodes, driver_version, containers, roots)
+        return CdiNames(names, self._extras(containers, roots, style), awaited)
 
     def remove(self) -> None:
         """For the end of the agent, where the settings ask for it."""
         for cls in (GPU, IMEX, *MODES):
             self._unlink(cls)
+
+    def _keep_current(
+        self,
+        found: Mapping[Device, GpuNodes | None],
+        driver_version: str,
+        containers: ContainerSettings,
+        roots: _Roots,
+    ) -> None:
+        """Containers that restart still name what they were first started with; no others do."""
+        try:
+            spec, _ = self._gpu_spec(found, driver_version, containers, roots)
+            self._write(spec, _style(self._settings, containers))
+        except CdiError as error:
+            log.warning("a CDI specification of before is left as it is", reason=error)
 
     def _gpu_spec(
         self,
@@ -228,6 +246,13 @@ def _imex_node(channel: int, roots: _Roots) -> tuple[CharDevice, ...]:
     """None or one. The agent may have been given the channel without the host's /dev."""
     path = f"{IMEX_NODES}{channel}"
     return char_devices(roots.dev, [path]) or char_devices(roots.own, [path])
+
+
+def _awaited(found: Mapping[Device, GpuNodes | None], roots: _Roots) -> tuple[Path, ...]:
+    incomplete = [device for device, nodes in found.items() if nodes is None]
+    paths = {node: None for device in incomplete for node in device.nodes}
+    missing = (path for path in paths if not char_devices(roots.dev, [path]))
+    return tuple(roots.dev.root / path.lstrip("/") for path in missing)
 
 
 def _mode_spec(mode: Mode, roots: _Roots) -> Spec:

@@ -50,7 +50,11 @@ async def keep_link(options: AgentOptions, link: LinkOptions) -> None:
             return
 
         def changed() -> None:
-            point(link.link, source.current)
+            try:
+                point(link.link, source.current)
+            except ConfigError as error:
+                log.error("the link stays as it is", reason=error)
+                return
             if link.process is not None:
                 tell(link.process, link.signal)
 
@@ -84,10 +88,15 @@ def tell(process: str, number: int, proc: Path = Path("/proc")) -> bool:
     """Whether there was such a process. One that is not there yet will read the new file anyway."""
     for entry in proc.iterdir():
         if entry.name.isdecimal() and int(entry.name) != os.getpid() and _is(entry, process):
-            with contextlib.suppress(ProcessLookupError):
+            try:
                 os.kill(int(entry.name), number)
-                log.info("told of the new configuration", process=process, pid=entry.name)
-                return True
+            except ProcessLookupError:
+                continue
+            except PermissionError as error:
+                log.warning("a process may not be told", process=process, reason=error.strerror)
+                continue
+            log.info("told of the new configuration", process=process, pid=entry.name)
+            return True
     log.info("nobody to tell of the new configuration", process=process)
     return False
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuslice.agent.announce import announce
 from gpuslice.agent.api_server import api_server
 from gpuslice.agent.assembly import Assembled, assemble, withdraw
-from gpuslice.agent.driver import Driver, NoDriver, NoGpus
+from gpuslice.agent.driver import Driver, DriverReplaced, NoDriver, NoGpus
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.fleet import Fleet
 from gpuslice.agent.labelling import Labelling
@@ -49,7 +49,7 @@ def run_agent(load: Load, options: AgentOptions) -> None:
     """
     try:
         asyncio.run(Agent(load, options).run())
-    except* (AgentError, EndpointError) as failures:
+    except* (AgentError, EndpointError, DriverReplaced) as failures:
         raise AgentError("; ".join(str(error) for error in _leaves(failures))) from None
     except* ConfigError as failures:
         raise next(_leaves(failures)) from None
@@ -107,7 +107,7 @@ class Agent:
             try:
                 await offering.begin(settings)
                 tasks.create_task(offering.labelling.run())
-                tasks.create_task(self._look_for_changes(driver))
+                tasks.create_task(self._look_for_changes(driver, offering))
                 while True:
                     await offering.fulfil(await self._wishes.next())
             finally:
@@ -125,10 +125,11 @@ class Agent:
         _tell("effective settings", loaded)
         return loaded.settings
 
-    async def _look_for_changes(self, driver: Driver) -> None:
+    async def _look_for_changes(self, driver: Driver, offering: _Offering) -> None:
         while True:
             await asyncio.sleep(_LOOK_FOR_CHANGES_SECONDS)
-            found = await driver.changes()
+            appeared = (f"{node} appeared" for node in offering.awaited if node.exists())
+            found = (*await driver.changes(), *appeared)
             if found:
                 log.info("the node's GPUs changed", changes="; ".join(found))
                 self._wishes.add(Wish.HARDWARE)
@@ -162,6 +163,8 @@ class _Offering:
         self._watched: object = None
         self._gpus: frozenset[str] = frozenset()
         self._complaint = ""
+        # Device nodes that are missing; see Assembled.
+        self.awaited: tuple[Path, ...] = ()
 
     async def begin(self, settings: Settings) -> None:
         """Waits for GPUs if the settings say so, and hears of new settings meanwhile."""
@@ -192,22 +195,15 @@ class _Offering:
             self._health.clear()
         if wishes & {Wish.BEGIN_ANEW, Wish.SETTINGS}:
             settings = await self._load_again(settings)
-        look_again = (
-            self._node is None
-            or bool(wishes & {Wish.BEGIN_ANEW, Wish.HARDWARE})
-            or _finds_otherwise(settings, self._settings)
-        )
+        look_again = bool(wishes & {Wish.BEGIN_ANEW, Wish.HARDWARE})
         try:
-            if look_again:
-                self._node = await self._enumerate(settings)
-            assert self._node is not None
-            assembled = await self._assemble(settings, self._node)
+            assembled = await self._try(settings, self._settings, look_again=look_again)
         except (NoGpus, SlicingError, AgentError) as problem:
             log.error("no GPUs to offer, trying again", reason=problem, seconds=_RETRY_SECONDS)
             self._health.suspend()
             self._fleet.refresh()
             self._node = None
-            self._wishes.add_later(Wish.HARDWARE, _RETRY_SECONDS)
+            self._wishes.add_later(Wish.SETTINGS, _RETRY_SECONDS)
             return
         self._health.resume()
         await self._apply(assembled)
@@ -225,19 +221,27 @@ class _Offering:
         await self._watch(self._settings)
         return node
 
-    async def _assemble(self, settings: Settings, node: Node) -> Assembled:
-        assert self._settings is not None
+    async def _try(self, settings: Settings, last_good: Settings, *, look_again: bool) -> Assembled:
+        """What the settings make of the node, or what the last good ones do if these fail."""
+        elsewhere = _finds_otherwise(settings, last_good)
         try:
-            assembled = await asyncio.to_thread(assemble, settings, node)
-        except (SlicingError, AgentError) as error:
-            if settings == self._settings:
+            assembled = await self._assemble(settings, look_again=look_again or elsewhere)
+        except (NoGpus, SlicingError, AgentError) as error:
+            # A node without GPUs is not the fault of settings that look where the last ones did.
+            if settings == last_good or (isinstance(error, NoGpus) and not elsewhere):
                 raise
             await self._complain(str(error))
-            return await asyncio.to_thread(assemble, self._settings, node)
-        if settings != self._settings:
+            return await self._assemble(last_good, look_again=elsewhere)
+        if settings != last_good:
             self._complaint = ""
             self._metrics.reloaded(True)
         return assembled
+
+    async def _assemble(self, settings: Settings, *, look_again: bool) -> Assembled:
+        if look_again or self._node is None:
+            self._node = None
+            self._node = await self._enumerate(settings)
+        return await asyncio.to_thread(assemble, settings, self._node)
 
     async def _load_again(self, last_good: Settings) -> Settings:
         try:
@@ -265,15 +269,19 @@ class _Offering:
         if before is not None and before.memory.unit != settings.memory.unit:
             log.warning("the memory unit changed: pods that run keep what they hold by the old one")
         announce(assembled)
-        self._health.forget_absent({gpu.uuid for gpu in inventory.gpus})
+        if not any(left.silent and left.mig_index is None for left in inventory.left_out):
+            # A GPU that does not answer is not gone, and its trouble is not over.
+            self._health.forget_absent({gpu.uuid for gpu in inventory.gpus})
         await self._fleet.apply(assembled.plans, settings.kubelet_socket)
         self._count_gpus(assembled)
         if self._watched != settings.health:
             await self._watch(settings)
         self.labelling.describe(assembled)
+        self.awaited = assembled.awaited
 
     async def _watch(self, settings: Settings) -> None:
         self._watched = settings.health
+        self._health.begin_watch()
         loop = asyncio.get_running_loop()
 
         def report(trouble: Trouble) -> None:
@@ -283,6 +291,7 @@ class _Offering:
             loop.call_soon_threadsafe(log.warning, text)
 
         await self._driver.watch_health(settings.health, report, note)
+        self._fleet.refresh()
 
     def _mark(self, trouble: Trouble) -> None:
         if not self._health.add(trouble):

@@ -12,7 +12,7 @@ from gpuslice.config.settings import ContainerSettings, MpsCheck
 from gpuslice.inject.mps import LimitKey
 from gpuslice.inject.nested import nested
 from gpuslice.inject.replicas import mps_pipe, mps_replica
-from gpuslice.inject.visible import Host, visible
+from gpuslice.inject.visible import Host, can_be_shown, visible
 from gpuslice.kubelet.answer import ContainerAnswer, merged
 from gpuslice.kubelet.service import Refused
 from gpuslice.slicing.catalogue import DeviceOffer
@@ -55,6 +55,9 @@ class DevicePlan(Plan):
     @property
     def guarded_by(self) -> tuple[str | None, MpsCheck]:
         return mps_pipe(self.name) if self.limited else None, MpsCheck.REQUIRE
+
+    def usable(self, device: Device) -> bool:
+        return can_be_shown(device, self.containers, self.host)
 
     def serve(self, health: NodeHealth) -> DeviceResource:
         return DeviceResource(self, health)

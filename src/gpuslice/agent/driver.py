@@ -5,17 +5,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
 from gpuslice.agent.plan import Node
 from gpuslice.config.settings import HealthSettings, Settings
-from gpuslice.gpus.changes import Fingerprint, changes, fingerprint
+from gpuslice.gpus.changes import Fingerprint, changes, fingerprint, of_inventory
 from gpuslice.gpus.health import HealthWatch, Trouble
 from gpuslice.gpus.inventory import read_inventory
 from gpuslice.gpus.library import find_nvml
 from gpuslice.gpus.nvml import DriverUnavailable, Nvml, NvmlError
+from gpuslice.gpus.pci import gpu_functions
 from gpuslice.gpus.platform import Platform, detect, stand_in_inventory
 from gpuslice.gpus.topology import read_topology
 from gpuslice.slicing.topology import Topology
@@ -31,6 +33,10 @@ class NoDriver(NoGpus):
     """Not even a driver is there to ask."""
 
 
+class DriverReplaced(Exception):
+    """The driver is another one now, and this process has the library of the old one for good."""
+
+
 class Driver:
     """NVML enumerates at initialisation only, so every new look at the node opens it anew."""
 
@@ -41,9 +47,10 @@ class Driver:
         self._watch: HealthWatch | None = None
         self._node: Node | None = None
         self._seen = Fingerprint()
+        self._opened = False
 
     async def enumerate(self, settings: Settings) -> Node:
-        """Raises NoGpus if there is no driver or no GPU that answers."""
+        """Raises NoGpus if there is no driver or no GPU that answers, and DriverReplaced."""
         return await self._in_turn(lambda: self._enumerate(settings))
 
     async def watch_health(
@@ -74,13 +81,26 @@ class Driver:
         return await asyncio.to_thread(locked)
 
     def _enumerate(self, settings: Settings) -> Node:
+        try:
+            return self._look(settings)
+        except OSError as error:  # files come and go while a driver is being replaced
+            raise NoGpus(f"the node cannot be read ({error})") from error
+
+    def _look(self, settings: Settings) -> Node:
         self._release()
+        functions = gpu_functions(Path("/sys"))
         root = Path(settings.cdi.container_driver_root)
         failure: DriverUnavailable | None = None
         try:
             self._nvml = Nvml.open(find_nvml(root))
         except DriverUnavailable as error:
+            if error.outdated and self._opened:
+                raise DriverReplaced(
+                    f"the driver was replaced ({error}): this process has to start anew"
+                ) from error
             failure = error
+        else:
+            self._opened = True
         platform = detect(settings.discovery, root, self._nvml)
         if platform is not Platform.NVML:
             self._node = Node(stand_in_inventory(platform, self._nvml), Topology())
@@ -90,13 +110,15 @@ class Driver:
                 f"the NVIDIA driver cannot be used ({failure}): is this a GPU node with the driver "
                 "installed, and does this container run with the nvidia runtime?"
             ) from failure
-        return self._read(self._nvml)
+        return self._read(self._nvml, functions)
 
-    def _read(self, nvml: Nvml) -> Node:
+    def _read(self, nvml: Nvml, functions: Mapping[str, str]) -> Node:
         try:
             inventory = read_inventory(nvml)
             topology = read_topology(nvml, inventory.gpus)
-            self._seen = fingerprint(nvml, inventory)
+            self._seen = replace(
+                of_inventory(inventory, functions), awake=fingerprint(nvml, inventory).awake
+            )
         except NvmlError as error:
             self._release()
             raise NoGpus(f"the NVIDIA driver cannot list its GPUs ({error})") from error
@@ -115,8 +137,8 @@ class Driver:
     ) -> None:
         if self._nvml is None or self._node is None:
             return
-        if self._watch is not None and not self._watch.stop():
-            return  # stuck inside the driver: it goes on with the settings it has
+        if self._watch is not None:
+            self._watch.stop()  # or it is stuck inside the driver, and stops when it gets out
         indices = {gpu.uuid: gpu.index for gpu in self._node.inventory.gpus}
         self._watch = HealthWatch(self._nvml, indices, report, settings, note)
         self._watch.start()

@@ -72,10 +72,16 @@ class Labelling:
             return await self._driver.read(lambda _nvml: Look(settings, timestamp).labels())
         try:
             facts = await self._driver.read(
-                lambda nvml: read_facts(nvml, gpus, settings.labels.machine_type_file)
+                lambda nvml: (
+                    None
+                    if nvml is None
+                    else read_facts(nvml, gpus, settings.labels.machine_type_file)
+                )
             )
         except NvmlError as error:
             raise NodeUnreadable(f"the NVIDIA driver does not answer ({error})") from error
+        if facts is None:
+            raise NodeUnreadable("the NVIDIA driver is not there at the moment")
         return labels_of(facts, gpus, now.found, settings, timestamp)
 
     def _publisher(self, assembled: Assembled) -> Publisher:

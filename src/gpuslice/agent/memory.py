@@ -11,12 +11,12 @@ from gpuslice.agent.resource import Piece, Plan, PlannedResource
 from gpuslice.config.settings import ContainerSettings, MemorySettings, MpsCheck
 from gpuslice.inject.gpushare import gpushare_variables
 from gpuslice.inject.mps import LimitKey, mps_client
-from gpuslice.inject.visible import Host, visible
+from gpuslice.inject.visible import Host, can_be_shown, visible
 from gpuslice.kubelet.answer import ContainerAnswer, merged
 from gpuslice.kubelet.service import Refused
 from gpuslice.mps.capability import can_limit
 from gpuslice.slicing.choice import choose_units
-from gpuslice.slicing.device import whole
+from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.errors import GrantRefused, NothingToOffer
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.grant import Grant, grant
@@ -63,6 +63,9 @@ class MemoryPlan(Plan):
     def guarded_by(self) -> tuple[str | None, MpsCheck]:
         return self.settings.mps_pipe, self.settings.mps_check
 
+    def usable(self, device: Device) -> bool:
+        return can_be_shown(device, self.containers, self.host)
+
     def serve(self, health: NodeHealth) -> MemorySlices:
         return MemorySlices(self, health)
 
@@ -89,10 +92,10 @@ class MemorySlices(PlannedResource[MemoryPlan]):
     def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
         try:
             grants = [grant(self._plan.offer, ids) for ids in containers]
+            pod_units = sum(slice_.units for slice_ in grants)
+            return [self._answer(slice_, pod_units) for slice_ in grants]
         except GrantRefused as refusal:
             raise Refused(f"{self.name}: {refusal}") from refusal
-        pod_units = sum(slice_.units for slice_ in grants)
-        return [self._answer(slice_, pod_units) for slice_ in grants]
 
     def _answer(self, slice_: Grant, pod_units: int) -> ContainerAnswer:
         plan = self._plan

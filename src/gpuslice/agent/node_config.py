@@ -101,15 +101,13 @@ class ConfigSource:
             return
         recovered, self._problem = bool(self._problem), ""
         before, self._choice = self._choice, choice
-        if choice.content != before.content or recovered:
+        if choice != before or recovered:
             log.info(
                 "the configuration changed",
                 file=choice.path or "none",
                 node_label=self._label or "none",
             )
             changed()
-        elif choice.path != before.path:
-            log.info("another configuration with the same content", file=choice.path or "none")
 
     async def _settled(self) -> _Choice:
         """An editor empties a file before it fills it; an empty one would be taken at its word."""

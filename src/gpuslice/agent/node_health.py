@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from gpuslice.gpus.health import Trouble
+from gpuslice.gpus.health import Cause, Trouble
 from gpuslice.slicing.device import Device
 
 
@@ -31,6 +31,10 @@ class NodeHealth:
     def clear(self) -> None:
         """The driver was asked anew; what is still wrong will be reported anew."""
         self._troubles.clear()
+
+    def begin_watch(self) -> None:
+        """Whoever watches from here on says what still cannot be watched."""
+        self._troubles = {t for t in self._troubles if t.cause is not Cause.UNWATCHED}
 
     def forget_absent(self, present: Collection[str]) -> None:
         """A GPU that left the node and comes back is a new one."""

@@ -50,6 +50,10 @@ class Plan(ABC):
         """The pipe directory of the MPS daemon that holds the limits, and how it is checked."""
 
     @abstractmethod
+    def usable(self, device: Device) -> bool:
+        """Whether a container can be given it now."""
+
+    @abstractmethod
     def serve(self, health: NodeHealth) -> PlannedResource[Any]: ...
 
     def encoded(self, position: int, health: str) -> bytes:
@@ -136,4 +140,5 @@ class PlannedResource(ABC, Generic[P]):
         )
 
     def _state(self, device: Device) -> str:
-        return UNHEALTHY if self._guard.trouble or not self._health.healthy(device) else HEALTHY
+        good = self._plan.usable(device) and self._health.healthy(device)
+        return HEALTHY if good and not self._guard.trouble else UNHEALTHY

@@ -39,6 +39,14 @@ def fingerprint(nvml: Nvml, inventory: Inventory, sysfs: Path = Path("/sys")) ->
     return Fingerprint(gpu_functions(sysfs), mig, awake)
 
 
+def of_inventory(inventory: Inventory, functions: Mapping[str, str]) -> Fingerprint:
+    """What a fingerprint should be while nothing has changed since the inventory was read.
+
+    `functions` were looked up before it was: what came in between is a change.
+    """
+    return Fingerprint(functions, {gpu.uuid: _layout_of(gpu) for gpu in inventory.gpus})
+
+
 def changes(before: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
     """What happened in between, in words for the log; empty if nothing did."""
     return (*_function_changes(before, now), *_mig_changes(before, now), *_awakened(before, now))
@@ -75,7 +83,11 @@ def _layout(nvml: Nvml, gpu: Gpu, left_out: frozenset[int]) -> _Layout:
         return _layout_now(nvml.gpu(gpu.index), left_out)
     except NvmlError:
         # Its loss is a matter of health: a new enumeration would only make it vanish.
-        return tuple((mig.index, mig.uuid) for mig in gpu.mig) if gpu.mig_enabled else None
+        return _layout_of(gpu)
+
+
+def _layout_of(gpu: Gpu) -> _Layout:
+    return tuple((mig.index, mig.uuid) for mig in gpu.mig) if gpu.mig_enabled else None
 
 
 def _layout_now(gpu: GpuHandle, left_out: frozenset[int]) -> _Layout:

@@ -192,8 +192,9 @@ class HealthWatch:
             )
             return
         # Most likely a GPU that is gone, and so cannot say that it was its own.
+        known = set(self._lost)
         self._probe()
-        if not self._lost:
+        if not self._lost - known:
             self._report(Trouble(None, f"{reason} of an unknown GPU", Cause.XID, event.xid))
 
     def _probe(self) -> None:

@@ -17,15 +17,13 @@ def mps_replica(
     resource: str, gpu: str, limits: Limits, mps_root: str, key: LimitKey
 ) -> ContainerAnswer:
     """Replicas of one GPU, given by UUID. `mps_root` is on the host."""
+    device = gpu if key is LimitKey.UUID else "0"
     env = {
         # One daemon serves every GPU of the resource, and a client sees all that the daemon sees.
         "CUDA_VISIBLE_DEVICES": gpu,
         "CUDA_MPS_PIPE_DIRECTORY": mps_pipe(resource),
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}={limits.memory_mib}M",
     }
-    # Where the driver does not say how much there is, a limit of nothing would be wrong.
-    if limits.memory_mib > 0:
-        device = gpu if key is LimitKey.UUID else "0"
-        env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"{device}={limits.memory_mib}M"
     if limits.threads_percent is not None:
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limits.threads_percent)
     mounts = (

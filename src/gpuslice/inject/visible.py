@@ -48,6 +48,11 @@ def visible(devices: Sequence[Device], settings: ContainerSettings, host: Host) 
     )
 
 
+def can_be_shown(device: Device, settings: ContainerSettings, host: Host) -> bool:
+    """CDI cannot bring what no specification describes."""
+    return not settings.uses_cdi or device.uuid in host.cdi_names
+
+
 def distinct(devices: Iterable[Device]) -> tuple[Device, ...]:
     """Each device once, in the order of the request."""
     return tuple({device.uuid: device for device in devices}.values())

@@ -53,12 +53,16 @@ async def watch_directory(
 async def _until_gone(
     inotify: Inotify, directory: Path, changed: Callable[[], None], only: str | None
 ) -> None:
+    clock = asyncio.get_running_loop().time
+    look = clock() + _LOOK_ANYWAY_SECONDS
     while directory.exists():
         try:
-            async with asyncio.timeout(_LOOK_ANYWAY_SECONDS):
+            # Not counted anew at every event: most may be about other files.
+            async with asyncio.timeout_at(look):
                 event = await inotify.get()
         except TimeoutError:
             changed()
+            look = clock() + _LOOK_ANYWAY_SECONDS
             continue
         if _concerns(event, only):
             changed()

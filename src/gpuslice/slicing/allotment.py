@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu, MigDevice
+from gpuslice.slicing.rules import MigStrategy
 
 VARIABLE = "NVIDIA_ALLOCATED_DEVICES"
 LONGEST_BYTES = 64 * 1024
@@ -48,10 +49,20 @@ def absent(gpus: Sequence[Gpu], allotted: Iterable[str]) -> tuple[str, ...]:
     return tuple(name for name in allotted if _folded(name) not in known)
 
 
-def apply_allotment(gpus: Sequence[Gpu], allotted: Sequence[str]) -> tuple[Gpu, ...]:
-    """The allotted GPUs; of a GPU that is allotted by its MIG devices, only these."""
+def apply_allotment(
+    gpus: Sequence[Gpu],
+    allotted: Sequence[str],
+    *,
+    mig_strategy: MigStrategy = MigStrategy.MIXED,
+    some_are_silent: bool = False,
+) -> tuple[Gpu, ...]:
+    """The allotted GPUs; of a GPU that is allotted by its MIG devices, only these.
+
+    Where GPUs of the node do not answer, what is missing may be one of them, and the rest is
+    offered. Never offered is a whole GPU of which only MIG devices were allotted.
+    """
     foreign = absent(gpus, allotted)
-    if foreign:
+    if foreign and not (some_are_silent and len(foreign) < len(allotted)):
         here = ", ".join(gpu.uuid for gpu in gpus) or "none"
         raise AllotmentError(
             ",".join(foreign),
@@ -59,8 +70,15 @@ def apply_allotment(gpus: Sequence[Gpu], allotted: Sequence[str]) -> tuple[Gpu, 
             f"remove it and let the node around write its own. GPUs of this node: {here}",
         )
     wanted = {_folded(name) for name in allotted}
-    kept = (_kept(gpu, wanted) for gpu in gpus)
-    return tuple(gpu for gpu in kept if gpu is not None)
+    kept = [own for gpu in gpus if (own := _kept(gpu, wanted)) is not None]
+    for gpu in kept:
+        if mig_strategy is MigStrategy.NONE and not wanted & _names(gpu):
+            raise AllotmentError(
+                ",".join(mig.uuid for mig in gpu.mig),
+                f"these are MIG devices, and GPU {gpu.index} would be offered as a whole; "
+                "set the MIG strategy to single or mixed",
+            )
+    return tuple(kept)
 
 
 def _kept(gpu: Gpu, wanted: set[str]) -> Gpu | None:

@@ -77,3 +77,29 @@ def test_a_machine_whose_sysfs_shows_no_gpu_is_not_judged_by_it(
 ) -> None:
     code = "sysfs = Path('/nowhere')\n" + WATCH.format(event="node.faults.unplug(1)")
     assert look(make_node("t4x2"), code) == ()
+
+
+@pytest.mark.parametrize(
+    ("event", "told"),
+    [
+        ("pass", []),
+        ("node.faults.add_gpu('t4')", ["was added"]),
+        ("node.faults.mig(0, ['1g.5gb'] * 7)", ["the MIG devices of GPU-"]),
+    ],
+)
+def test_what_happens_while_the_inventory_is_being_read_is_a_change(
+    event: str, told: list[str], make_node: MakeNode, look: Look
+) -> None:
+    found = look(
+        make_node("a100x2-mig-mixed"),
+        f"""
+functions = gpu_functions(sysfs)
+nvml = Nvml.open()
+inventory = read_inventory(nvml, sysfs, proc)
+{event}
+before = of_inventory(inventory, functions)
+answer = changes(before, fingerprint(nvml, inventory, sysfs))
+""",
+    )
+    assert len(found) == len(told)
+    assert all(part in text for part, text in zip(told, found, strict=True))

@@ -260,6 +260,17 @@ def test_an_error_of_an_unknown_gpu_concerns_all_if_all_answer(
     assert watch.wait_for("<") == "<all xid 79 None/None> XID 79 of an unknown GPU"
 
 
+def test_an_error_of_an_unknown_gpu_is_not_put_down_to_one_that_was_lost_long_ago(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
+    watch = start_watch(make_node("v100x4"))
+    watch.node.faults.lost(0)
+    watch.wait_for("<0 lost")
+    watch.node.faults.nameless_events(3)
+    watch.node.faults.xid(3, 79)
+    assert watch.wait_for("<all") == "<all xid 79 None/None> XID 79 of an unknown GPU"
+
+
 def test_a_wait_that_fails_harms_no_gpu_and_is_noted_once_without_haste(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:

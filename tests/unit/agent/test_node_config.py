@@ -286,7 +286,7 @@ def test_the_label_chooses_and_its_moves_are_followed(
     run(labelled, scenario)
 
 
-def test_a_move_to_an_equal_configuration_is_no_change(
+def test_a_move_to_an_equal_configuration_is_told_too(
     kubernetes: Kubernetes, configs: ConfigMap, labelled: AgentOptions
 ) -> None:
     configs.update(a="same", b="same", c="other")
@@ -294,9 +294,10 @@ def test_a_move_to_an_equal_configuration_is_no_change(
 
     async def scenario(reader: Reader) -> None:
         set_label(kubernetes, "b")
-        await eventually(lambda: reader.source.current == configs.directory / "b")
+        await reader.until("same")
+        assert reader.source.current == configs.directory / "b"
         set_label(kubernetes, "c")
-        await reader.until("other")
+        await reader.until("same", "other")
 
     run(labelled, scenario)
 

@@ -94,3 +94,12 @@ def test_while_the_node_cannot_be_read_nothing_is_healthy_and_nothing_is_forgott
     assert not health.healthy(gpu(A))
     assert health.healthy(gpu(B))
     assert health.healthy(mig(B, 1))
+
+
+def test_a_new_watch_starts_with_what_it_can_see_for_itself() -> None:
+    health = NodeHealth()
+    health.add(Trouble(None, "GPU errors cannot be watched", Cause.UNWATCHED))
+    health.add(Trouble("GPU-b", "XID 79", Cause.XID, 79))
+    health.begin_watch()
+    assert health.healthy_gpu("GPU-a")
+    assert not health.healthy_gpu("GPU-b")

@@ -29,11 +29,3 @@ def test_old_drivers_are_told_the_gpu_by_its_number_in_the_container() -> None:
     answer = mps_replica("nvidia.com/gpu", "GPU-b", Limits(4096, 10), "/mps", LimitKey.ORDINAL)
     assert answer.env["CUDA_VISIBLE_DEVICES"] == "GPU-b"
     assert answer.env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=4096M"
-
-
-def test_a_gpu_of_unknown_size_has_no_memory_limit_instead_of_one_of_nothing() -> None:
-    answer = mps_replica("nvidia.com/gpu", "GPU-a", Limits(0, None), "/mps", LimitKey.UUID)
-    assert answer.env == {
-        "CUDA_VISIBLE_DEVICES": "GPU-a",
-        "CUDA_MPS_PIPE_DIRECTORY": "/mps/nvidia.com/gpu/pipe",
-    }

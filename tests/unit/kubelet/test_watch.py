@@ -103,3 +103,22 @@ def test_a_watch_needs_no_thread_and_leaves_no_descriptor(tmp_path: Path) -> Non
     left, threads = asyncio.run(scenario())
     assert left <= 0
     assert threads == 1
+
+
+def test_a_busy_directory_is_looked_at_now_and_then_nevertheless(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        told = asyncio.Event()
+        watching = asyncio.create_task(watch_directory(tmp_path, told.set, only="file"))
+        await asyncio.wait_for(told.wait(), SOON)
+        told.clear()
+        for number in range(35):
+            (tmp_path / f"other-{number}").touch()
+            await asyncio.sleep(0.2)
+            if told.is_set():
+                break
+        assert told.is_set()
+        watching.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await watching
+
+    asyncio.run(scenario())

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from gpuslice.slicing.allotment import AllotmentError, absent, apply_allotment, parse_allotment
 from gpuslice.slicing.gpu import Gpu, MigDevice
+from gpuslice.slicing.rules import MigStrategy
 
 A = "GPU-a5ff0fbb-a150-5524-8c2e-d954b2d4f1b7"
 B = "GPU-0c9f6d2e-8f0a-5f64-9d9e-0f4c2c1b7a11"
@@ -114,3 +115,16 @@ def test_the_list_of_another_node_is_refused_with_what_is_here() -> None:
         apply_allotment(GPUS, [A, foreign])
     with pytest.raises(AllotmentError, match="GPUs of this node: none"):
         apply_allotment([], [A])
+
+
+def test_what_is_missing_while_a_gpu_is_silent_does_not_block_the_others() -> None:
+    gone = "GPU-ffffffff-a150-5524-8c2e-d954b2d4f1b7"
+    assert apply_allotment(GPUS, [A, gone], some_are_silent=True) == (GPUS[0],)
+    with pytest.raises(AllotmentError, match="no such device"):
+        apply_allotment(GPUS, [gone], some_are_silent=True)
+
+
+def test_a_whole_gpu_is_never_offered_for_a_part_of_it() -> None:
+    with pytest.raises(AllotmentError, match="set the MIG strategy to single or mixed"):
+        apply_allotment(GPUS, [MIG_2], mig_strategy=MigStrategy.NONE)
+    assert apply_allotment(GPUS, [B], mig_strategy=MigStrategy.NONE) == (GPUS[1],)
