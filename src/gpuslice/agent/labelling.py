@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import sys
 import time
@@ -28,24 +29,43 @@ class Labelling:
         self._described: Assembled | None = None
         self._loop: LabelLoop | None = None
         self._timestamp = 0
+        # Set when labels are to go elsewhere, or at another pace.
+        self._moved = asyncio.Event()
 
     def describe(self, assembled: Assembled) -> None:
         """The timestamp tells when the settings last changed, not when labels were looked at."""
         if self._described is None or self._described.settings != assembled.settings:
             self._timestamp = int(time.time())
-        self._described = assembled
+        before, self._described = self._described, assembled
         if self._loop is not None:
             self._loop.wake()
+        if before is not None and before.settings.labels != assembled.settings.labels:
+            self._moved.set()
 
     async def run(self) -> None:
-        if self._options.labels is LabelsMode.OFF or self._described is None:
+        if self._options.labels is LabelsMode.OFF:
             return
+        while self._described is not None:
+            self._moved.clear()
+            keeping = asyncio.create_task(self._keep(self._described))
+            moving = asyncio.create_task(self._moved.wait())
+            try:
+                await asyncio.wait([keeping, moving], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                moving.cancel()
+                keeping.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await keeping  # a loop that failed takes the agent with it
+
+    async def _keep(self, assembled: Assembled) -> None:
         # Imported here: an agent that labels nothing does without their memory.
         from gpuslice.labels.errors import LabelsError
         from gpuslice.labels.loop import LabelLoop
 
-        publisher = self._publisher(self._described)
-        pause = self._described.settings.labels.sleep_seconds
+        settings = assembled.settings.labels
+        publisher = self._publisher(assembled)
+        # An agent that was to write once is still told of changes: it is there anyway.
+        pause = None if settings.oneshot else settings.sleep_seconds
         self._loop = LabelLoop(self._labels, publisher, pause)
         try:
             await self._loop.run()

@@ -14,13 +14,12 @@ from gpuslice.inject.mps import LimitKey, mps_client
 from gpuslice.inject.visible import Host, can_be_shown, visible
 from gpuslice.kubelet.answer import ContainerAnswer, merged
 from gpuslice.kubelet.service import Refused
-from gpuslice.mps.capability import can_limit
 from gpuslice.slicing.choice import choose_units
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.errors import GrantRefused, NothingToOffer
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.grant import Grant, grant
-from gpuslice.slicing.limits import limits_of
+from gpuslice.slicing.limits import can_limit, limits_of
 from gpuslice.slicing.offer import Offer, cut
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from gpuslice.cli.agent import run
 from gpuslice.cli.goflags import Flag, FlagError, Parsed, parse, usage
 from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.errors import ConfigError
 from gpuslice.config.options import AgentOptions
 from gpuslice.config.sayings import Given, hear
 from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
@@ -87,6 +88,8 @@ def given_by(parsed: Parsed, environment: Mapping[str, str]) -> Given:
     }
     if _mps_wanted(parsed):
         flags["mps-pipe"] = parsed.text("mps-pipe")
+        if not flags["mps-pipe"]:
+            raise ConfigError("mps-pipe", "", "name the pipe directory, or leave -mps out")
     socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
     return {**hear(flags, {}, OPTIONS), **hear({}, environment, socket)}
 

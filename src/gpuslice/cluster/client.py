@@ -37,7 +37,7 @@ class ApiServer:
         import httpx2
         import msgspec
         from lightkube import ApiError
-        from lightkube.core.exceptions import ConfigError
+        from lightkube.core.exceptions import ConfigError, NotReadyError
 
         try:
             yield
@@ -60,6 +60,9 @@ class ApiServer:
             msgspec.MsgspecError,
             LookupError,
             ValueError,
+            TypeError,
+            AttributeError,
+            NotReadyError,
         ) as error:
             raise ClusterError(f"{doing}: {_text(error)} ({self.url})") from error
 

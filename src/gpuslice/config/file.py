@@ -119,7 +119,10 @@ class ConfigFile(_Section, frozen=True):
 
 def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
     """The file, and the unknown keys that a lenient reader passes over."""
-    document, unknown = without_unknown(read_document(path), ConfigFile)
+    try:
+        document, unknown = without_unknown(read_document(path), ConfigFile)
+    except RecursionError as error:
+        raise ConfigError("config-file", str(path), "a part of it contains itself") from error
     if unknown and not lenient:
         raise ConfigError("config-file", str(path), "; ".join(unknown))
     try:

@@ -124,6 +124,8 @@ def _labels(gfd: GfdFlags, *, use_node_feature_api: bool | None) -> LabelSetting
         no_timestamp=bool(gfd.no_timestamp),
         sleep_seconds=interval,
         output_file=default.output_file if gfd.output_file is None else gfd.output_file,
-        machine_type_file=gfd.machine_type_file or default.machine_type_file,
+        machine_type_file=(
+            default.machine_type_file if gfd.machine_type_file is None else gfd.machine_type_file
+        ),
         use_node_feature_api=use_node_feature_api is not False,
     )

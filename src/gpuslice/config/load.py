@@ -156,7 +156,9 @@ def _imex_channels(said: Sayings, default: tuple[int, ...]) -> tuple[int, ...]:
     if listed is None:
         return default
     if listed not in ((), ("0",)):
-        raise ConfigError("imex-channel-ids", ",".join(listed), "use 0, or none at all")
+        source = said.said("imex-channel-ids")
+        field = source.source if source else "imex-channel-ids"
+        raise ConfigError(field, ",".join(listed), "use 0, or none at all")
     return tuple(map(int, listed))
 
 
@@ -188,6 +190,8 @@ def _oddities(said: Sayings, settings: Settings) -> tuple[str, ...]:
             "sharing.memory takes every GPU that is not in MIG mode, so that replicas are left "
             "with MIG alone; name its devices (memory-devices)"
         )
+    if memory is None and "mps-pipe" in said and said.text("mps-pipe", ""):
+        odd.append("mps-pipe has no effect: no memory is cut into units (memory-devices)")
     if "nested-env" in said and settings.nested is not Nested.GUEST:
         odd.append("nested-env has no effect: nested is not guest")
     return tuple(odd)

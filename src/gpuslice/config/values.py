@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 
@@ -17,10 +18,13 @@ _SUBDOMAIN = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-
 
 _HEX = r"[0-9a-fA-F]"
 _UUID = rf"{_HEX}{{8}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{4}}-{_HEX}{{12}}"
+_COUNT = re.compile(r"[0-9]{1,18}")
 _INDEX = re.compile(r"[0-9]{1,6}(:[0-9]{1,6})?")
 _NAMED = re.compile(rf"(?P<kind>GPU-|MIG-)(?P<uuid>{_UUID})|MIG-GPU-{_UUID}/[0-9]+/[0-9]+")
 
 _DURATION_PART = re.compile(r"(?P<count>[0-9]+(\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|μs|ms|s|m|h)")
+# More often would be a busy loop.
+_SHORTEST_SECONDS = 0.1
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0,
 }  # fmt: skip
@@ -73,7 +77,7 @@ def memory_selection(said: Said) -> Selection | None:
 
 
 def _selection_of(source: str, text: str) -> Selection:
-    if text.isascii() and text.isdecimal():
+    if _COUNT.fullmatch(text):
         return selection(source, int(text))
     if "," in text or _INDEX.fullmatch(text) or _NAMED.fullmatch(text):
         return selection(source, parts(text))
@@ -116,8 +120,13 @@ def interval_seconds(field: str, value: str | float) -> float | None:
     if value == "infinite":
         return None
     seconds = _go_duration(value) if isinstance(value, str) else value * _SECONDS["ns"]
-    if seconds is None or seconds < 0:
-        raise ConfigError(field, value, "use a duration as 60s or 1m30s, or infinite")
+    if seconds is None or not _SHORTEST_SECONDS <= seconds < math.inf:
+        raise ConfigError(
+            field,
+            value,
+            "use a duration of at least 100ms, as 60s or 1m30s, or infinite "
+            "(a number without a unit counts nanoseconds)",
+        )
     return seconds
 
 

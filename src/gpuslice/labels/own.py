@@ -9,6 +9,7 @@ from gpuslice.labels.models import Model, family
 from gpuslice.labels.names import LONGEST, OWN_DOMAIN, key_part
 from gpuslice.labels.sharing import BY_MEMORY, Share, usual_share
 from gpuslice.slicing.catalogue import Catalogue
+from gpuslice.slicing.limits import can_limit
 
 # Room for the longest name behind them.
 _MODEL_ROOM = LONGEST - len("gpu.") - len(".replicas")
@@ -50,7 +51,14 @@ def resource_labels(catalogue: Catalogue | None, memory: MemorySettings) -> dict
 
 def _memory_labels(catalogue: Catalogue, memory: MemorySettings) -> dict[str, object]:
     prefix = _resource(memory.resource)
-    units = [memory.unit.units_in(gpu.memory_mib - memory.reserve_mib) for gpu in catalogue.memory]
+    # As the agent cuts them: what cannot be limited or holds no unit is not offered.
+    limited = memory.mps_pipe is not None
+    cut = [
+        memory.unit.units_in(gpu.memory_mib - memory.reserve_mib)
+        for gpu in catalogue.memory
+        if not limited or can_limit(gpu)
+    ]
+    units = [count for count in cut if count]
     return {
         f"{prefix}.devices": len(units),
         f"{prefix}.capacity": sum(units),
@@ -58,9 +66,9 @@ def _memory_labels(catalogue: Catalogue, memory: MemorySettings) -> dict[str, ob
         "memory.unit": memory.unit,
         "memory.unit-mib": memory.unit.mib,
         # The largest slice that one container can have.
-        "memory.largest": max(units),
+        "memory.largest": max(units, default=0),
         # What holds a container to its slice.
-        "memory.limits": "none" if memory.mps_pipe is None else "mps",
+        "memory.limits": "mps" if limited else "none",
     }
 
 

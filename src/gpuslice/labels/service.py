@@ -46,7 +46,7 @@ class LabelService:
             except ConfigError as error:
                 log.error("keeping the last good settings", reason=error)
                 settings, publisher = before
-            if settings.labels.output_file != before[0].labels.output_file:
+            if _place(settings) != _place(before[0]):
                 await _withdraw(before[1])
             loop.wake()
         if settings.labels.sleep_seconds is not None:  # else nobody was to keep them true anyway
@@ -84,6 +84,11 @@ class LabelService:
             await asyncio.gather(*tasks, return_exceptions=True)
         self._reload.clear()
         return not self._stop.is_set()
+
+
+def _place(settings: Settings) -> tuple[bool, str]:
+    """Where labels go; what is left at another place would be read on."""
+    return settings.labels.use_node_feature_api, settings.labels.output_file
 
 
 async def _withdraw(publisher: Publisher) -> None:

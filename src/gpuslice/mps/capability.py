@@ -2,17 +2,9 @@
 
 from __future__ import annotations
 
-from gpuslice.slicing.gpu import Gpu
-
-_VOLTA = (7, 0)
 _FIRST_BRANCH_WITH_60_CLIENTS = 590
 # Drivers of the 535 and 550 branches were seen not to apply limits keyed by UUID.
 _FIRST_BRANCH_WITH_UUID_KEYS = 560
-
-
-def can_limit(gpu: Gpu) -> bool:
-    """Shares of threads and memory limits exist from Volta on."""
-    return gpu.compute_capability >= _VOLTA
 
 
 def most_clients(driver_version: str) -> int:

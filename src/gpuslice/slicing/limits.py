@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.grant import Grant
 
 
@@ -19,6 +21,15 @@ class ThreadShare(Enum):
 class Limits:
     memory_mib: int
     threads_percent: int | None
+
+
+# The first architecture with shares of threads and limits of memory.
+VOLTA = (7, 0)
+
+
+def can_limit(device: Gpu | Device) -> bool:
+    """Whether MPS holds its clients to a share."""
+    return device.compute_capability >= VOLTA
 
 
 def limits_of(grant: Grant, share: ThreadShare) -> Limits:

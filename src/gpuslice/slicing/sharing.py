@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.limits import can_limit
 from gpuslice.slicing.naming import Named
 from gpuslice.slicing.rules import ReplicaRule, SharingStrategy
 from gpuslice.slicing.selection import Selected, by_index, listed, means, select
 
 # From Volta on, MPS has limits, and serves this many clients per GPU at its default settings.
-_VOLTA = (7, 0)
 _MOST_MPS_CLIENTS = 48
 _FIELDS = {SharingStrategy.TIME_SLICING: "sharing.timeSlicing", SharingStrategy.MPS: "sharing.mps"}
 
@@ -72,7 +72,7 @@ def _unlimitable(device: Device, rule: ReplicaRule) -> str | None:
         return None
     if device.is_mig:
         return "MPS sharing of MIG devices is not supported. Use sharing.timeSlicing for it"
-    if device.compute_capability < _VOLTA:
+    if not can_limit(device):
         have = ".".join(map(str, device.compute_capability))
         return (
             f"its compute capability is {have} and MPS has limits from 7.0 on. "
@@ -87,7 +87,7 @@ def _check_replicas(rule: ReplicaRule, devices: Sequence[Device]) -> None:
     field = f"{_field(rule)} replicas: {rule.replicas}"
     if rule.replicas < 1:
         raise SlicingError(f"{field}: use 1 or more")
-    limitable = [device for device in devices if device.compute_capability >= _VOLTA]
+    limitable = [device for device in devices if can_limit(device)]
     if rule.strategy is SharingStrategy.MPS and limitable and rule.replicas > _MOST_MPS_CLIENTS:
         raise SlicingError(
             f"{field}: maximum allowed replicas exceeded, as MPS serves {_MOST_MPS_CLIENTS} "

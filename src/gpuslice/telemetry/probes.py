@@ -42,8 +42,9 @@ async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
     pages = _Pages(recorder, Exposition(recorder))
     try:
         server = await asyncio.start_server(pages.serve, host, port, limit=_LONGEST_REQUEST)
-    except OSError as error:
-        remedy = f"it cannot be listened on ({error.strerror or error}); choose a free one"
+    except (OSError, UnicodeError) as error:  # a host name that no resolver would take
+        reason = getattr(error, "strerror", None) or error
+        remedy = f"it cannot be listened on ({reason}); choose a free one"
         raise ConfigError("metrics-address", address, remedy) from error
     log.info("serving metrics and probes", address=address)
     try:

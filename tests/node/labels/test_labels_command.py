@@ -95,7 +95,7 @@ def test_the_file_follows_the_node_and_goes_with_the_process(
     node: SimNode, start: Start, tmp_path: Path
 ) -> None:
     path = tmp_path / "gfd"
-    process = start("gpuslice", "labels", "--sleep-interval=50ms", f"--output-file={path}")
+    process = start("gpuslice", "labels", "--sleep-interval=100ms", f"--output-file={path}")
     wait_until(file_says(path, "nvidia.com/gpu.count=2"))
     before = path.stat().st_mtime_ns
     time.sleep(0.3)
@@ -145,7 +145,7 @@ def test_a_driver_that_goes_leaves_the_labels_and_comes_back(
     node: SimNode, start: Start, tmp_path: Path
 ) -> None:
     path = tmp_path / "gfd"
-    process = start("gpuslice", "labels", "--sleep-interval=50ms", f"--output-file={path}")
+    process = start("gpuslice", "labels", "--sleep-interval=100ms", f"--output-file={path}")
     wait_until(path.exists)
     state = node.directory / "state" / "node"
     away = state.rename(state.with_suffix(".away"))
@@ -241,7 +241,7 @@ class TestCluster:
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gfd", "uid": "uid-set"}
         kubernetes.put("pods", "gfd-x", metadata={"uid": "uid-pod", "ownerReferences": [owner]})
         process = start(
-            GFD, "--sleep-interval=50ms", "--node-name=worker-1", "--namespace=gpu",
+            GFD, "--sleep-interval=100ms", "--node-name=worker-1", "--namespace=gpu",
             "--pod-name=gfd-x", f"--kubeconfig={kubernetes.kubeconfig(tmp_path / 'kubeconfig')}",
         )  # fmt: skip
         place = ("nodefeatures", "nvidia-features-for-worker-1")
@@ -264,7 +264,7 @@ class TestCluster:
     ) -> None:
         kubernetes.put("nodes", "worker-1", metadata={"labels": {}})
         process = start(
-            "gpuslice", "labels", "--sleep-interval=50ms", "--mode=node", "--node-name=worker-1",
+            "gpuslice", "labels", "--sleep-interval=100ms", "--mode=node", "--node-name=worker-1",
             f"--kubeconfig={kubernetes.kubeconfig(tmp_path / 'kubeconfig')}",
         )  # fmt: skip
         process.wait_for_output("labels published")

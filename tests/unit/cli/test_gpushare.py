@@ -6,6 +6,7 @@ import pytest
 
 from gpuslice.cli.goflags import parse
 from gpuslice.cli.gpushare import DEFAULTS, FLAGS, given_by
+from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import HealthSettings, MpsCheck, Settings
 from gpuslice.slicing.rules import ALL
@@ -58,3 +59,8 @@ def test_only_the_kubelets_socket_is_moved_by_a_variable() -> None:
     assert found.kubelet_socket == "/k.sock"
     assert found.rules == DEFAULTS.rules
     assert found.memory == DEFAULTS.memory
+
+
+def test_mps_without_a_directory_is_a_contradiction() -> None:
+    with pytest.raises(ConfigError, match="name the pipe directory"):
+        settings("--mps --mps-pipe=")

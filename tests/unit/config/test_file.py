@@ -211,7 +211,7 @@ def test_both_strategies_may_stand_together_on_different_devices(read: Read) -> 
     ("text", "seconds"),
     [
         ("60s", 60.0), ("1m30s", 90.0), ("1.5h", 5400.0), ("100ms", 0.1), ("infinite", None),
-        ("60000000000", 60.0), ("'0'", 0.0), ("2us", 2e-6), (".5s", 0.5),
+        ("60000000000", 60.0), (".5s", 0.5),
     ],
 )  # fmt: skip
 def test_sleep_interval(read: Read, text: str, seconds: float | None) -> None:
@@ -312,6 +312,10 @@ LONG = "x" * 53
         ("flags: {gfd: {sleepInterval: soon}}", r"sleepInterval: 'soon' .*60s or 1m30s"),
         ("flags: {gfd: {sleepInterval: -1}}", r"sleepInterval: -1 .*60s or 1m30s"),
         ("flags: {gfd: {sleepInterval: '60'}}", r"sleepInterval: '60' .*60s or 1m30s"),
+        ("flags: {gfd: {sleepInterval: 60}}", r"sleepInterval: 60 .*counts nanoseconds"),
+        ("flags: {gfd: {sleepInterval: 2us}}", r"sleepInterval: '2us' .*at least 100ms"),
+        ("flags: {gfd: {sleepInterval: .inf}}", r"sleepInterval: '.inf' .*at least 100ms"),
+        ("resources: {gpus: &l [*l]}", "a part of it contains itself"),
         ("imex: {channelIDs: [0, 1]}", "imex.* '0,1' .*use 0"),
     ],
 )
@@ -331,3 +335,7 @@ def test_content_that_no_parser_likes_is_a_config_error(tmp_path: Path, content:
 def test_a_missing_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"nowhere\.yaml.*No such file"):
         load_settings({}, None, tmp_path / "nowhere.yaml")
+
+
+def test_a_machine_type_file_may_be_left_empty(read: Read) -> None:
+    assert read("flags: {gfd: {machineTypeFile: ''}}").labels.machine_type_file == ""

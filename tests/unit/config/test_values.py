@@ -38,7 +38,7 @@ def test_a_list_is_split_at_commas_and_blanks_do_not_count(words: list[str]) -> 
     assert parts(" , ".join(words)) == tuple(word for word in words if word)
 
 
-@given(st.integers(0, 23), st.integers(0, 59), st.integers(0, 59))
+@given(st.integers(0, 23), st.integers(0, 59), st.integers(1, 59))
 def test_durations_add_up(hours: int, minutes: int, seconds: int) -> None:
     found = interval_seconds("field", f"{hours}h{minutes}m{seconds}s")
     assert found == hours * 3600 + minutes * 60 + seconds

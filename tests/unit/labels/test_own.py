@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from gpuslice.config.settings import MemorySettings
 from gpuslice.slicing.rules import (
     ALL,
+    MigStrategy,
     NameRule,
     ReplicaRule,
     Rules,
@@ -103,3 +106,23 @@ def test_rules_that_do_not_fit_the_node_offer_nothing() -> None:
     assert not own(found, "resource")
     assert found["gpu.replicas"] == "0"
     assert found["mps.capable"] == "false"
+
+
+def test_memory_that_the_agent_would_not_offer_is_not_counted() -> None:
+    old = replace(T4, uuid="GPU-p4", index=1, minor=1, name="Tesla P4", compute_capability=(6, 1))
+    small = replace(T4, uuid="GPU-small", index=2, minor=2, memory_mib=512)
+    limited = labels(
+        [T4, old, small], Rules(memory=ALL), memory=MemorySettings(mps_pipe="/run/mps")
+    )
+    assert own(limited, "resource")["aliyun.com_gpu-mem.devices"] == "1"
+    assert own(limited, "resource")["aliyun.com_gpu-mem.capacity"] == "15"
+    counted = labels([T4, old, small], Rules(memory=ALL))
+    assert own(counted, "resource")["aliyun.com_gpu-mem.devices"] == "2"
+
+
+def test_gpus_cut_by_memory_do_not_spoil_the_layout_of_the_others() -> None:
+    gpus = [replace(A100, uuid="GPU-x"), cut(replace(A100, index=1), SMALL, SMALL)]
+    rules = Rules(mig_strategy=MigStrategy.SINGLE, memory=Selection(references=("0",)))
+    found = labels(gpus, rules)
+    assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+    assert found["gpu.count"] == "2"
