@@ -17,9 +17,11 @@ MakeRig = Callable[..., Rig]
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Like tmp_path, but short enough for the paths of sockets."""
+    """Like tmp_path, but short enough for the paths of sockets. A failing test shows its logs."""
     path = Path(tempfile.mkdtemp(prefix="gs-"))
     yield path
+    for log in sorted(path.glob("*.log")):  # pytest shows what is printed only if the test failed
+        print(f"--- {log.name}\n{log.read_text(errors='replace')}")
     shutil.rmtree(path)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import socket
@@ -16,6 +17,7 @@ from gpuslice_sim.process import BackgroundProcess
 
 from .conftest import MakeRig
 from .rig import RESOURCE, Rig
+from .test_node_config import eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
@@ -409,3 +411,16 @@ def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
         rig.kubelet.directory.rmdir()
         rig.kubelet.start()
         rig.kubelet.wait_for(RESOURCE, timeout=40)
+
+
+def test_a_wish_to_reload_does_not_kill_an_agent_that_is_just_starting(rig: Rig) -> None:
+    with rig.agent() as agent:
+        handled = f"/proc/{agent.pid}/status"
+        eventually(lambda: _ignores_or_catches(handled, signal.SIGHUP), "SIGHUP is no longer fatal")
+        agent.send(signal.SIGHUP)
+        rig.kubelet.wait_for(RESOURCE)
+
+
+def _ignores_or_catches(status: str, number: int) -> bool:
+    masks = re.findall(r"^Sig(?:Ign|Cgt):\s+([0-9a-f]+)$", Path(status).read_text(), re.M)
+    return any(int(mask, 16) >> (number - 1) & 1 for mask in masks)

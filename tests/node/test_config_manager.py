@@ -25,8 +25,10 @@ def manager(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str) ->
         "CONFIG_FILE_SRCDIR": str(configs.directory),
         "CONFIG_FILE_DST": str(rig.directory / "config" / "config.yaml"),
     }
+    # By default it would tell the agents of other tests.
+    told = f"--process-to-signal={rig.directory / 'told-program'}"
     return BackgroundProcess(
-        [str(BIN / "config-manager"), *args],
+        [str(BIN / "config-manager"), told, *args],
         env=rig.env() | variables,
         log=rig.directory / "manager.log",
     )
@@ -116,7 +118,7 @@ def test_the_named_process_is_told_of_a_change(
     set_label(kubernetes, "a")
     with (
         subprocess.Popen([program, "60"]) as sleeper,
-        manager(rig, kubernetes, configs, f"--process-to-signal={program}", "--signal=15"),
+        manager(rig, kubernetes, configs, "--signal=15"),
     ):
         eventually(link(rig).exists, "the link is there")
         assert sleeper.poll() is None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Mapping
 
 from gpuslice.cli.outcome import exit_with_message
@@ -21,6 +22,8 @@ def run_agent_command(flags: Mapping[str, str]) -> None:
 
 def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -> None:
     """`flags`: text by the name of its option. Variables fill what they leave open."""
+    # Until the agent handles it: who asks for a reload now gets it, as nothing was read yet.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     given = hear(flags, os.environ, OPTIONS)
     with exit_with_message(program):
         said = Sayings(given)
