@@ -42,6 +42,7 @@ Keys beside those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG device, `<l>
 from __future__ import annotations
 
 import fcntl
+import mmap
 import os
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -92,7 +93,7 @@ class State:
 
     def override(self, values: Mapping[str, Value]) -> None:
         """Changes keys for all processes at once: readers see all of them or none."""
-        append(self._directory / "overrides", render(values))
+        append_together(self._directory / "overrides", render(values))
 
     def add_event(
         self, gpu: int, kind: int, data: int, gi: int | None = None, ci: int | None = None
@@ -184,11 +185,27 @@ def render(values: Mapping[str, Value]) -> str:
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
-def append(path: Path, lines: str) -> None:
-    """One write(2) of whole lines, which is atomic for an append."""
+def append(path: Path, line: str) -> None:
+    """One write(2) of a whole line; a reader that sees a part of it waits for the rest."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
-        os.write(file, lines.encode())
+        os.write(file, line.encode())
+    finally:
+        os.close(file)
+
+
+def append_together(path: Path, lines: str) -> None:
+    """Lines that readers see all of or none.
+
+    A file grows page by page, so lines on two pages could be seen apart: empty ones, which mean
+    nothing, fill the first page.
+    """
+    text = lines.encode()
+    file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        room = mmap.PAGESIZE - os.fstat(file).st_size % mmap.PAGESIZE
+        os.write(file, text if len(text) <= room else b"\n" * room + text)
     finally:
         os.close(file)
 
