@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuslice.cli.goflags import Flag, FlagError, parse, usage
+from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option import Kind, Option
@@ -41,15 +41,7 @@ _OWN = (
     ),
 )
 MANAGER_OPTIONS = (*(option for option in OPTIONS if option.name in _SHARED), *_OWN)
-FLAGS = tuple(
-    Flag(
-        option.name,
-        option.explained,
-        default=False if option.kind is Kind.SWITCH else "",
-        repeats=option.kind is Kind.LIST,
-    )
-    for option in MANAGER_OPTIONS
-)
+FLAGS = flags_for(MANAGER_OPTIONS)
 _HELP = frozenset({"-h", "--h", "-help", "--help"})
 
 

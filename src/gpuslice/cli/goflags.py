@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuslice.config.option import Kind, Option
+
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
 _FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
@@ -24,6 +26,21 @@ class Flag:
     aliases: tuple[str, ...] = ()
     # Several of them make one list, joined by commas; else the last one counts.
     repeats: bool = False
+
+
+def flags_for(options: Iterable[Option]) -> tuple[Flag, ...]:
+    """The flags of a table of options. A variable alone is none."""
+    return tuple(
+        Flag(
+            option.name,
+            option.explained,
+            default=False if option.kind is Kind.SWITCH else "",
+            aliases=option.aliases,
+            repeats=option.kind is Kind.LIST,
+        )
+        for option in options
+        if option.is_flag
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuslice.cli.goflags import Flag, FlagError, parse, usage
+from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
-from gpuslice.config.option import Kind
 from gpuslice.config.options import LabelsMode
 from gpuslice.config.sayings import Given, Said, Sayings, hear
 from gpuslice.config.settings import ContainerSettings, Settings
@@ -34,16 +33,7 @@ _ANYWHERE = ContainerSettings(mps_root="/run/nvidia/mps")
 DEFAULTS = Settings(containers=_ANYWHERE)
 # Whole GPUs, until the configuration says otherwise.
 NVIDIA_DEFAULTS = Settings(rules=Rules(), containers=_ANYWHERE)
-FLAGS = tuple(
-    Flag(
-        option.name,
-        option.explained,
-        default=False if option.kind is Kind.SWITCH else "",
-        aliases=option.aliases,
-        repeats=option.kind is Kind.LIST,
-    )
-    for option in NVIDIA_OPTIONS
-)
+FLAGS = flags_for(NVIDIA_OPTIONS)
 
 _HELP = frozenset({"-h", "--h", "-help", "--help"})
 _VERSION = frozenset({"-v", "--v", "-version", "--version"})

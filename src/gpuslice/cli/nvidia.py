@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gpuslice.cli.agent import run_with_flags
-from gpuslice.cli.goflags import Flag, FlagError, parse
+from gpuslice.cli.goflags import FlagError, flags_for, parse
 from gpuslice.config.option import Kind, Option
 from gpuslice.config.settings import Settings
 from gpuslice.config.table import OPTIONS
@@ -16,17 +16,7 @@ from gpuslice.slicing.rules import Rules
 PROGRAM = "nvidia-device-plugin"
 # Whole GPUs, until the configuration says otherwise; a node without any is no error.
 DEFAULTS = Settings(rules=Rules(), wait_for_devices=True)
-FLAGS = tuple(
-    Flag(
-        option.name,
-        option.help,
-        default=False if option.kind is Kind.SWITCH else "",
-        aliases=option.aliases,
-        repeats=option.kind is Kind.LIST,
-    )
-    for option in OPTIONS
-    if option.is_flag
-)
+FLAGS = flags_for(OPTIONS)
 
 _HELP = frozenset({"-h", "--h", "-help", "--help"})
 _VERSION = frozenset({"-v", "--v", "-version", "--version"})
