@@ -87,6 +87,21 @@ def slice_pod(
     return pod(name, container(units, image=image), node=node)
 
 
+def spread_evenly(pod: Object) -> Object:
+    """The same pod, one of a group of which the scheduler gives every node the same number."""
+    group = {"group": "spread"}
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "kubernetes.io/hostname",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": group},
+    }
+    return pod | {
+        "metadata": pod["metadata"] | {"labels": group},
+        "spec": pod["spec"] | {"topologySpreadConstraints": [constraint]},
+    }
+
+
 def device_pod(
     name: str,
     node: str,

@@ -15,6 +15,7 @@ from .pods import (
     seen,
     short_container,
     slice_pod,
+    spread_evenly,
 )
 
 
@@ -108,11 +109,21 @@ def test_a_slice_that_would_span_gpus_is_refused_with_our_sentence(cluster: Clus
 
 
 def test_thirty_pods_at_once_all_get_the_gpu_that_the_kubelet_says(cluster: Cluster) -> None:
-    sizes = {f"pod-{number:02}": number % 3 + 1 for number in range(30)}
+    # Half of them go to each node. However they are dealt and in whatever order they come, the
+    # 15 largest leave node-a, of two GPUs with 15 units, one GPU with room for each: at most 28
+    # units in all, and never fewer than 5 free before one of 3, or 4 before one of 2.
+    sizes = {f"pod-{number:02}": _mixed_size(number) for number in range(30)}
     for name, units in sizes.items():
-        cluster.create(slice_pod(name, units, node=None))
+        cluster.create(spread_evenly(slice_pod(name, units, node=None)))
     for name, units in sizes.items():
         placed = cluster.wait_for_pod(name, timeout=120)
         check_slice(cluster, placed["spec"]["nodeName"], name, units)
     for node in cluster.nodes:
         check_nothing_is_double_booked(cluster, node.name)
+
+
+def _mixed_size(number: int) -> int:
+    """Of thirty: four of 3 units, five of 2, the others of 1."""
+    if number % 8 == 0:
+        return 3
+    return 2 if number % 6 == 1 else 1
