@@ -19,7 +19,7 @@ CFLAGS = ["-std=c11", "-O2", "-Wall", "-Wextra", "-Werror", "-D_GNU_SOURCE"]
 
 
 class CompileNative(BuildHookInterface[Any]):
-    """Builds the driver library, a libcuda placeholder and the static CUDA client."""
+    """Builds the driver library, a libcuda placeholder and the static programs."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         del version
@@ -36,10 +36,11 @@ class CompileNative(BuildHookInterface[Any]):
             cc, *CFLAGS, *library, "-Wl,-soname,libcuda.so.1",
             *sources("libcuda"), "-o", OUTPUT / "libcuda.so",
         )  # fmt: skip
-        run(
-            cc, *CFLAGS, "-static", "-I", NATIVE / "common",
-            *sources("simcuda"), *sources("common"), "-o", OUTPUT / "simcuda",
-        )  # fmt: skip
+        for part, program in (("simcuda", "simcuda"), ("mps_control", "mps-control")):
+            run(
+                cc, *CFLAGS, "-static", "-I", NATIVE / "common",
+                *sources(part), *sources("common"), "-o", OUTPUT / program,
+            )  # fmt: skip
         stubs.unlink()
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-linux_{platform.machine()}"

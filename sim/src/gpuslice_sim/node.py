@@ -173,7 +173,7 @@ def _make_room(directory: Path, *, force: bool) -> None:
         raise SimError(f"{directory} exists and is no simulated node: choose an empty directory")
     if not force:
         raise SimError(f"{directory} already holds a node: --force replaces it, or choose another")
-    for name in ("state", "lib", "bin", "root"):
+    for name in ("state", "lib", "libexec", "bin", "root"):
         shutil.rmtree(directory / name, ignore_errors=True)
 
 
@@ -182,20 +182,22 @@ def _native() -> Path:
 
 
 def _write_programs(directory: Path) -> None:
-    for program, module in (
-        ("nvidia-smi", "gpuslice_sim.smi"),
-        ("nvidia-cuda-mps-control", "gpuslice_sim.mps"),
-    ):
-        path = directory / "bin" / program
-        # Real callers start these with an empty environment, so nothing is left to look up.
-        path.write_text(
-            "#!/bin/sh\n"
-            f"GPUSLICE_SIM_NODE={shlex.quote(str(directory))}\n"
-            "export GPUSLICE_SIM_NODE\n"
-            f'exec {shlex.quote(sys.executable)} -I -m {module} "$@"\n'
-        )
-        path.chmod(0o755)
+    (directory / "libexec").mkdir()
+    _write_script(directory, directory / "bin" / "nvidia-smi", "gpuslice_sim.smi")
+    _write_script(directory, directory / "libexec" / "mps", "gpuslice_sim.mps")
+    shutil.copy(_native() / "mps-control", directory / "bin" / "nvidia-cuda-mps-control")
     shutil.copy(_native() / "simcuda", directory / "bin" / "simcuda")
+
+
+def _write_script(directory: Path, path: Path, module: str) -> None:
+    # Real callers start these with an empty environment, so nothing is left to look up.
+    path.write_text(
+        "#!/bin/sh\n"
+        f"GPUSLICE_SIM_NODE={shlex.quote(str(directory))}\n"
+        "export GPUSLICE_SIM_NODE\n"
+        f'exec {shlex.quote(sys.executable)} -I -m {module} "$@"\n'
+    )
+    path.chmod(0o755)
 
 
 def _gpu(values: Mapping[str, str], index: int) -> SimGpu:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import socket
 import stat
@@ -379,3 +380,22 @@ def test_garbage_on_the_socket_does_no_harm(rig: MpsRig) -> None:
 def test_a_daemon_that_was_never_started_can_be_stopped(rig: MpsRig) -> None:
     daemon: MpsDaemon = rig.daemon()
     daemon.stop()
+
+
+def test_the_program_alone_reaches_a_daemon_but_starts_none(rig: MpsRig, tmp_path: Path) -> None:
+    alone = shutil.copy(rig.node.bin / "nvidia-cuda-mps-control", tmp_path)
+    with rig.daemon() as daemon:
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(daemon.pipe_directory)}
+
+        def run(*words: str, lines: str = "") -> subprocess.CompletedProcess[str]:
+            return subprocess.run(
+                [alone, *words], env=env, input=lines, capture_output=True, text=True, check=False
+            )
+
+        asked = run(lines="set_default_active_thread_percentage 25\n\nget_server_list\nno such\n")
+        assert asked.stdout.startswith("25.0\n")
+        assert asked.returncode == 1  # the last command
+        assert run("get_default_active_thread_percentage").stdout == "25.0\n"
+        refused = run("-d")
+        assert refused.returncode == 1
+        assert "no simulated node" in refused.stderr

@@ -1,4 +1,7 @@
-"""The command line of `nvidia-cuda-mps-control`: starts a daemon, or talks to one."""
+"""The options of `nvidia-cuda-mps-control`, which start a daemon, and how one is talked to.
+
+The program itself is native/mps_control, which sends commands without any of this.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +33,7 @@ usage: nvidia-cuda-mps-control -d | -f [-multiuser-server] [-S | --static-partit
 
 @dataclass(frozen=True)
 class Options:
-    mode: str = ""  # "-d", "-f", "-v", or "" for commands
+    mode: str = ""  # "-d", "-f" or "-v"
     multiuser: bool = False
     static_partitioning: bool = False
     protocol: str | None = None
@@ -42,9 +45,6 @@ class UsageError(Exception):
 
 def main(arguments: Sequence[str]) -> int:
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or DEFAULT_PIPE_DIRECTORY)
-    if not arguments or not arguments[0].startswith("-"):
-        commands = [" ".join(arguments)] if arguments else (line.rstrip("\n") for line in sys.stdin)
-        return send_commands(pipe, commands)
     try:
         branch, version, node = _driver()
         options = _parse(arguments, branch)
@@ -55,27 +55,6 @@ def main(arguments: Sequence[str]) -> int:
     except (UsageError, SimError) as error:
         print(error, file=sys.stderr)
         return 1
-
-
-def send_commands(pipe: Path, commands: Iterable[str]) -> int:
-    """Prints the answers; 1 if there is no daemon or one of the commands is refused."""
-    try:
-        connection = connect(pipe)
-    except OSError:
-        print("Cannot find MPS control daemon process")
-        return 1
-    failed = False
-    with connection, connection.makefile("rb") as answers:
-        for command in commands:
-            if not command.strip():
-                continue
-            status, text = ask(connection, answers, "command", text=command)
-            failed |= status != 0
-            if text:
-                print(text, flush=True)
-            if command.split() == ["quit"] and status == 0:
-                break
-    return int(failed)
 
 
 def connect(pipe: Path) -> socket.socket:

@@ -1,0 +1,173 @@
+/*
+ * nvidia-cuda-mps-control. Commands go to the daemon from here, since containers that are given
+ * the driver's programs have nothing else of the node; the daemon itself is a program of the node.
+ */
+#include <errno.h>
+#include <limits.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include "locate.h"
+
+#define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
+
+static int start_daemon(char **arguments)
+{
+    char own[PATH_MAX], node[PATH_MAX], program[PATH_MAX + 64];
+    ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
+    own[length > 0 ? length : 0] = '\0';
+    if (sim_locate_node(own, node, sizeof node) != 0) {
+        fprintf(stderr, "no simulated node at or above %s: MPS is started on the node\n", own);
+        return 1;
+    }
+    snprintf(program, sizeof program, "%s/libexec/mps", node);
+    execv(program, arguments);
+    fprintf(stderr, "%s: %s\n", program, strerror(errno));
+    return 1;
+}
+
+static FILE *dial(void)
+{
+    const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    struct sockaddr_un address = {.sun_family = AF_UNIX};
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/control",
+                          directory && *directory ? directory : DEFAULT_PIPE_DIRECTORY);
+    if (length >= (int)sizeof address.sun_path)
+        return NULL;
+    int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (connection < 0)
+        return NULL;
+    while (connect(connection, (struct sockaddr *)&address, sizeof address) < 0) {
+        if (errno == EINTR)
+            continue;
+        close(connection);
+        return NULL;
+    }
+    return fdopen(connection, "r");
+}
+
+/* As gpuslice_sim/mps/wire.py writes a line. */
+static bool send_command(int connection, const char *text)
+{
+    static const char head[] = "command text=";
+    size_t size = sizeof head + 3 * strlen(text) + 1;
+    char *line = malloc(size), *end = line + sprintf(line, "%s", head);
+    for (; *text; text++)
+        end += strchr(" %\n", *text) ? sprintf(end, "%%%02X", *text) : sprintf(end, "%c", *text);
+    *end++ = '\n';
+    bool whole = true;
+    for (char *from = line; whole && from < end;) {
+        ssize_t sent = send(connection, from, (size_t)(end - from), MSG_NOSIGNAL);
+        if (sent >= 0)
+            from += sent;
+        else
+            whole = errno == EINTR;
+    }
+    free(line);
+    return whole;
+}
+
+static const char *field(const char *line, const char *key)
+{
+    size_t length = strlen(key);
+    for (const char *word = strchr(line, ' '); word; word = strchr(word, ' '))
+        if (strncmp(++word, key, length) == 0 && word[length] == '=')
+            return word + length + 1;
+    return "";
+}
+
+static void print_text(const char *text)
+{
+    if (*text == '\0' || *text == ' ')
+        return;
+    for (; *text && *text != ' '; text++) {
+        char digits[3] = {0};
+        if (*text == '%' && text[1] && text[2]) {
+            memcpy(digits, text + 1, 2);
+            putchar((int)strtol(digits, NULL, 16));
+            text += 2;
+        } else
+            putchar(*text);
+    }
+    putchar('\n');
+    fflush(stdout);
+}
+
+/* Prints the answer; true if the command was obeyed. */
+static bool ask(FILE *daemon, const char *command)
+{
+    char *answer = NULL;
+    size_t size = 0;
+    ssize_t length = -1;
+    if (send_command(fileno(daemon), command))
+        length = getline(&answer, &size, daemon);
+    if (length <= 0) {
+        puts("The MPS control daemon went away");
+        free(answer);
+        return false;
+    }
+    answer[strcspn(answer, "\n")] = '\0';
+    bool obeyed = strtol(field(answer, "status"), NULL, 10) == 0;
+    print_text(field(answer, "text"));
+    free(answer);
+    return obeyed;
+}
+
+static bool is_quit(const char *command)
+{
+    char word[8], more[2];
+    return sscanf(command, "%7s %1s", word, more) == 1 && strcmp(word, "quit") == 0;
+}
+
+static bool is_blank(const char *command)
+{
+    return command[strspn(command, " \t\r\n")] == '\0';
+}
+
+static bool ask_each_line(FILE *daemon)
+{
+    char *line = NULL;
+    size_t size = 0;
+    bool all = true;
+    while (getline(&line, &size, stdin) >= 0) {
+        line[strcspn(line, "\n")] = '\0';
+        if (is_blank(line))
+            continue;
+        bool obeyed = ask(daemon, line);
+        all &= obeyed;
+        if (obeyed && is_quit(line))
+            break;
+    }
+    free(line);
+    return all;
+}
+
+static bool ask_words(FILE *daemon, char **words)
+{
+    size_t size = 1;
+    for (char **word = words; *word; word++)
+        size += strlen(*word) + 1;
+    char *command = calloc(size, 1);
+    for (char **word = words; *word; word++)
+        strcat(strcat(command, *word), word[1] ? " " : "");
+    bool obeyed = is_blank(command) || ask(daemon, command);
+    free(command);
+    return obeyed;
+}
+
+int main(int count, char **arguments)
+{
+    if (count > 1 && arguments[1][0] == '-')
+        return start_daemon(arguments);
+    FILE *daemon = dial();
+    if (!daemon) {
+        puts("Cannot find MPS control daemon process");
+        return 1;
+    }
+    return (count > 1 ? ask_words(daemon, arguments + 1) : ask_each_line(daemon)) ? 0 : 1;
+}
