@@ -45,6 +45,8 @@ _LIST_REQUEST = podresources_pb2.ListPodResourcesRequest()
 _LIST_ANSWER = podresources_pb2.ListPodResourcesResponse.FromString
 _ALLOCATABLE_REQUEST = podresources_pb2.AllocatableResourcesRequest()
 _ALLOCATABLE_ANSWER = podresources_pb2.AllocatableResourcesResponse.FromString
+# The number of the interface that has the services' addresses; those of nodes count from 0.
+_SERVICES = 255
 _NEEDED = ("ip", "mount", "nsenter", "openssl", "setpriv", "stat")
 
 
@@ -106,7 +108,7 @@ class Cluster(Client):
 
     @property
     def server(self) -> str:
-        """The API server, on the loopback address: pods reach it only with hostNetwork."""
+        """The API server, where pods find it too."""
         return self.control_plane.credentials.server
 
     def node(self, name: str) -> Node:
@@ -191,10 +193,14 @@ class Cluster(Client):
     # How it starts
 
     def _start(self) -> None:
+        octet = runs.free_subnet()
+        address = f"10.{octet}.255.1"
+        runs.make_bridge(self._run.bridge(_SERVICES), address)
         plane = ControlPlane(
             self._run.directory / "control-plane",
             self._run.logs,
             self.binaries,
+            address=address,
             extenders=self._extenders,
         )
         self.control_plane = plane
@@ -206,7 +212,6 @@ class Cluster(Client):
             for spec in self._specs
         ]
         plane.start_api()
-        octet = runs.free_subnet()
         for index, (spec, kubeconfig) in enumerate(zip(self._specs, kubeconfigs, strict=True)):
             node = Node(spec, index, self._run, self.binaries, kubeconfig, octet)
             self.nodes.append(node)

@@ -1,10 +1,15 @@
-"""etcd, API server, scheduler and controller manager, all on the loopback address."""
+"""etcd, API server, scheduler and controller manager.
+
+Nothing stands between pods and services here: the API server itself listens on the address of the
+service `kubernetes`, the first of its subnet.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections.abc import Mapping, Sequence
+from ipaddress import ip_interface
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +17,7 @@ import yaml
 
 from tests.cluster.build import Binaries
 
-from .credentials import SERVICE_SUBNET, Credentials
+from .credentials import Credentials
 from .kube import Kube
 from .processes import Process
 from .waiting import eventually
@@ -27,6 +32,7 @@ class ControlPlane:
         logs: Path,
         binaries: Binaries,
         *,
+        address: str,
         extenders: Sequence[Mapping[str, Any]] = (),
     ) -> None:
         self._directory = directory
@@ -34,9 +40,9 @@ class ControlPlane:
         self._binaries = binaries
         self._extenders = list(extenders)
         directory.mkdir()
-        self._api_port, self._etcd_port, self._peer_port = free_ports("127.0.0.1", 3)
-        server = f"https://127.0.0.1:{self._api_port}"
-        self.credentials = Credentials(directory / "pki", server)
+        self._address = address
+        self._etcd_port, self._peer_port = free_ports("127.0.0.1", 2)
+        self.credentials = Credentials(directory / "pki", address)
         self.admin = self.credentials.add_user("admin", "system:masters")
         # Its many controllers would each need a service account of their own.
         self._manager = self.credentials.add_user(
@@ -44,7 +50,9 @@ class ControlPlane:
         )
         self._scheduler = self.credentials.add_user("system:kube-scheduler")
         self.kube = Kube.with_token(
-            server, self.credentials.token_of(self.admin), self.credentials.certificate
+            self.credentials.server,
+            self.credentials.token_of(self.admin),
+            self.credentials.certificate,
         )
         self.etcd = self._process("etcd", binaries.etcd, self._etcd_flags())
         self.apiserver = self._kubernetes("kube-apiserver", self._apiserver_flags())
@@ -98,8 +106,8 @@ class ControlPlane:
         keys = self.credentials
         return [
             f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
-            "--bind-address=127.0.0.1",
-            f"--secure-port={self._api_port}",
+            f"--bind-address={self._address}",
+            "--secure-port=443",
             f"--tls-cert-file={keys.certificate}",
             f"--tls-private-key-file={keys.key}",
             f"--token-auth-file={keys.tokens}",
@@ -109,9 +117,9 @@ class ControlPlane:
             "--service-account-issuer=https://kubernetes.default.svc",
             f"--service-account-key-file={keys.service_account_public_key}",
             f"--service-account-signing-key-file={keys.service_account_key}",
-            f"--service-cluster-ip-range={SERVICE_SUBNET}",
+            f"--service-cluster-ip-range={ip_interface(f'{self._address}/24').network}",
             "--kubelet-preferred-address-types=InternalIP",
-            "--endpoint-reconciler-type=none",  # a loopback address is no endpoint
+            "--endpoint-reconciler-type=none",  # its address is the service's own
         ]
 
     def _scheduler_flags(self) -> list[str]:

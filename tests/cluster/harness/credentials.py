@@ -9,22 +9,21 @@ from pathlib import Path
 
 import yaml
 
-SERVICE_SUBNET = "10.96.0.0/16"
-_FIRST_SERVICE_ADDRESS = "10.96.0.1"
 _NAMES = "DNS:localhost,DNS:kubernetes,DNS:kubernetes.default,DNS:kubernetes.default.svc"
 
 
 class Credentials:
     """Files in one directory. Users are added before the API server starts."""
 
-    def __init__(self, directory: Path, server: str) -> None:
+    def __init__(self, directory: Path, address: str) -> None:
+        """`address` is the API server's."""
         if shutil.which("openssl") is None:
             raise FileNotFoundError(
                 "the API server's certificate is made by openssl, which is not on PATH: install it "
                 "(Debian: apt-get install openssl)"
             )
         self.directory = directory
-        self.server = server
+        self.server = f"https://{address}"
         self.certificate = directory / "apiserver.crt"
         self.key = directory / "apiserver.key"
         self.service_account_key = directory / "service-accounts.key"
@@ -32,7 +31,7 @@ class Credentials:
         self.tokens = directory / "tokens.csv"
         directory.mkdir()
         directory.chmod(0o700)
-        self._make_certificate()
+        self._make_certificate(address)
         _openssl(*_NEW_KEY, "-out", str(self.service_account_key))
         _openssl("pkey", "-pubout", "-in", str(self.service_account_key),
                  "-out", str(self.service_account_public_key))  # fmt: skip
@@ -75,13 +74,13 @@ class Credentials:
             "current-context": "gpuslice",
         }
 
-    def _make_certificate(self) -> None:
+    def _make_certificate(self, address: str) -> None:
         """Self-signed, so that it is the authority that clients trust as well."""
         _openssl(*_NEW_KEY, "-out", str(self.key))
         _openssl(
             "req", "-x509", "-new", "-key", str(self.key), "-out", str(self.certificate),
             "-days", "30", "-subj", "/CN=gpuslice-cluster",
-            "-addext", f"subjectAltName={_NAMES},IP:127.0.0.1,IP:{_FIRST_SERVICE_ADDRESS}",
+            "-addext", f"subjectAltName={_NAMES},IP:{address}",
             "-addext", "keyUsage=critical,digitalSignature,keyCertSign",
         )  # fmt: skip
 
