@@ -135,8 +135,9 @@ def restart_container(client: Client, name: str) -> None:
 
 
 def container_status(pod: Object) -> Object:
+    """Without the health of its devices, whose order the kubelet does not keep."""
     [status] = pod["status"]["containerStatuses"]
-    return dict(status)
+    return {key: value for key, value in status.items() if key != "allocatedResourcesStatus"}
 
 
 def seen(client: Client, name: str, container_name: str = "main") -> Seen:

@@ -21,10 +21,13 @@ from pathlib import Path
 from gpuslice_sim.namespace import enter
 from gpuslice_sim.node import SimNode
 
+# Where containers of a node can be given the simulated driver from.
+SIMULATED_DRIVER = "/run/gpuslice-sim"
+
 _CLONE_NEWNS, _CLONE_NEWPID, _PR_SET_PDEATHSIG = 0x20000, 0x20000000, 1
 
-# Arguments: the node's directory. A tmpfs with everything of the old directory bound into it takes
-# new entries without a trace on the machine.
+# Arguments: the node's directory, the place of its driver. A tmpfs with everything of the old
+# directory bound into it takes new entries without a trace on the machine.
 _MOUNTS = r"""
 set -eu
 node=$1
@@ -50,6 +53,7 @@ place "$node/containerd" /var/lib/containerd
 place "$node/pods" /var/log/pods
 place "$node/containers" /var/log/containers
 place "$node/run" /run
+place "$node/sim" "$2"
 mount --make-rshared /var/lib/kubelet
 # The kubelet insists on these; the machine's own settings are not for a test to change.
 keep() {
@@ -92,7 +96,7 @@ def _become_init(libc: ctypes.CDLL, directory: Path, ready: int) -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
     enter(SimNode.open(directory / "sim"))
-    subprocess.run(["sh", "-c", _MOUNTS, "sh", str(directory)], check=True)
+    subprocess.run(["sh", "-c", _MOUNTS, "sh", str(directory), SIMULATED_DRIVER], check=True)
     os.write(ready, b"1")
     os.close(ready)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])

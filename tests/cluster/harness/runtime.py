@@ -122,7 +122,7 @@ def _network(bridge: str, subnet: str) -> dict[str, object]:
     """Without masquerading, so iptables is not needed; the node is the gateway."""
     ranges = [[{"subnet": subnet}]]
     ipam = {"type": "host-local", "ranges": ranges, "dataDir": "/run/cni-addresses"}
-    plugin = {"type": "bridge", "bridge": bridge, "isGateway": True, "ipam": ipam}
+    plugin = {"type": "bridge", "bridge": bridge, "isDefaultGateway": True, "ipam": ipam}
     return {"cniVersion": "1.0.0", "name": "gpuslice", "plugins": [plugin]}
 
 
