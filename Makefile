@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 # uv from PATH, else from PyPI into a private environment; the system's Python stays untouched.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster lint format proto bench clean
+.PHONY: help setup demo test peers e2e cluster image lint format proto bench clean
 
 help: ## show the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ e2e: setup ## scenarios on a real Kubernetes on this machine (needs root and Go;
 cluster: setup ## a real cluster with two simulated GPU nodes to play with, until Ctrl-C
 	@$(RUN)/python -m tests.cluster.harness $(NODES)
 
+image: setup ## the container image as one file in dist/ (needs Debian's apt-get, not Docker)
+	@$(RUN)/python -m deploy.image
+
 lint: setup ## ruff, mypy --strict, import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }
 	@$(RUN)/ruff check -q .
@@ -58,4 +61,4 @@ bench: setup ## measure this plugin beside its peers in one run
 
 clean: ## remove what the other targets made here
 	@rm -rf $(VENV) .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache sim/src/gpuslice_sim/_native
-	@find src sim tests bench -name __pycache__ -prune -exec rm -rf {} +
+	@find src sim tests bench deploy -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,34 @@
+"""Builds the image and prints where it is: python -m deploy.image [--output FILE]"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from .build import build_image
+from .cache import to_stderr
+from .errors import ImageBuildError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(
+        prog="python -m deploy.image",
+        description="Build gpuslice's container image, for this machine's architecture.",
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        metavar="FILE",
+        help="where to write it (default: dist/gpuslice-<version>-<architecture>.tar)",
+    )
+    try:
+        print(build_image(parser.parse_args().output))
+    except ImageBuildError as error:
+        to_stderr(str(error))
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
