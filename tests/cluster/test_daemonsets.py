@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from deploy.image import build_image, image_name, read_project
 from tests.peers.build import Say
 
 from .build import Binaries
@@ -31,8 +32,11 @@ CONFIG_LABEL = "nvidia.com/device-plugin.config"
 
 
 @pytest.fixture(scope="module")
-def nodes(binaries: Binaries, say: Say, image: Path) -> Iterator[Cluster]:
+def nodes(
+    binaries: Binaries, say: Say, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
     """Two nodes with MPS and our image, and nothing of ours running."""
+    image = build_image(tmp_path_factory.mktemp("image") / "image.tar", say=say)
     specs = [NodeSpec(name, agent=()) for name in ("node-a", "node-b")]
     with Cluster(specs, binaries=binaries, say=say) as cluster:
         for node in cluster.nodes:
@@ -180,7 +184,7 @@ def test_the_plainest_manifest_of_nvidias_plugin_needs_no_more_than_our_image(
     place = "/var/lib/kubelet/device-plugins"
     container = {
         "name": "nvidia-device-plugin-ctr",
-        "image": "gpuslice/gpuslice:0.1.0",
+        "image": image_name(read_project()),
         "env": [{"name": "FAIL_ON_INIT_ERROR", "value": "false"}],
         "securityContext": {
             "allowPrivilegeEscalation": False,
@@ -205,7 +209,7 @@ def test_the_plainest_manifest_of_nvidias_plugin_needs_no_more_than_our_image(
             },
         },
     }
-    with Deployment(cluster, with_variables([daemon_set], NVIDIA_VISIBLE_DEVICES="all")) as plugin:
+    with Deployment(cluster, [daemon_set]) as plugin:
         plugin.wait_for_pods("node-a", "node-b")
         cluster.wait_for_amount("node-b", 2, resource=GPU)
         cluster.create(device_pod("pair", "node-b", {GPU: 2}))

@@ -121,7 +121,11 @@ def test_it_has_the_name_that_manifests_use(image: Image) -> None:
         index = tar.extractfile("index.json")
         assert index is not None
         [record] = json.load(index)["manifests"]
-    assert record["annotations"]["io.containerd.image.name"] == image_name(read_project())
+    name = image_name(read_project())
+    assert record["annotations"]["io.containerd.image.name"] == name
+    manifests = Path(__file__).parents[2].glob("deploy/manifests/*.yaml")
+    named = {found for text in manifests for found in re.findall(r"image: (.+)", text.read_text())}
+    assert named == {name}
 
 
 @pytest.mark.parametrize("place", ["", "/usr/bin/"], ids=["by name", "by path"])

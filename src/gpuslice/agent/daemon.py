@@ -47,12 +47,16 @@ def run_agent(load: Load, options: AgentOptions) -> None:
 
     Raises AgentError or ConfigError if the agent cannot do its work.
     """
+    failure: BaseException | None = None
     try:
         asyncio.run(Agent(load, options).run())
     except* (AgentError, EndpointError, DriverReplaced) as failures:
-        raise AgentError("; ".join(str(error) for error in _leaves(failures))) from None
+        failure = AgentError("; ".join(str(error) for error in _leaves(failures)))
     except* ConfigError as failures:
-        raise next(_leaves(failures)) from None
+        failure = next(_leaves(failures))
+    # Not raised from within, where Python 3.11.2 would wrap it in a group.
+    if failure is not None:
+        raise failure
 
 
 class Agent:
