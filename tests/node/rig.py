@@ -158,6 +158,16 @@ class Rig:
             dict(answer.envs),
         )
 
+    def holding(self, answer: api.ContainerAllocateResponse, *args: str) -> BackgroundProcess:
+        """As `contained`, and it keeps what it got."""
+        places = {m.container_path: Path(m.host_path) for m in answer.mounts}
+        argv = [str(self.node.bin / "simcuda"), "hold", *args]
+        return BackgroundProcess(
+            self.node.namespace_command(argv, places),
+            env=dict(answer.envs),
+            log=self.directory / "holding.log",
+        )
+
     def admit(self, units: int, name: str = "pod") -> Allocation:
         """A pod with one container that asks for this many units."""
         return self.kubelet.admit(Pod(name, [Container("main", {RESOURCE: units})]))[0]

@@ -20,9 +20,11 @@ SHARED = "nvidia.com/gpu.shared"
 pytestmark = needs_root
 
 
-def replicated(replicas: int, *, one_at_a_time: bool = False, rename: bool = True) -> str:
+def replicated(
+    replicas: int, *, one_at_a_time: bool = False, rename: bool = True, reserve: str = "0"
+) -> str:
     return (
-        f"sharing: {{mps: {{renameByDefault: {str(rename).lower()}, "
+        f"sharing: {{mps: {{renameByDefault: {str(rename).lower()}, reserve: {reserve}, "
         f"failRequestsGreaterThanOne: {str(one_at_a_time).lower()}, "
         f"resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
     )
@@ -97,6 +99,72 @@ def test_a_single_replica_is_the_whole_gpu_under_mps(rig: Rig) -> None:
         [device] = rig.contained(rig.kubelet.start_container(pod, "main"), "info")["devices"]
         assert device["sms"] == 40
         assert device["limit_bytes"] == 15360 * MIB
+
+
+def test_a_reserve_makes_every_share_smaller(rig: Rig) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(4, reserve="512MiB")):
+        rig.kubelet.wait_for(SHARED)
+        for number in (1, 2, 4):  # of 15360 - 512 MiB
+            pod = Pod(f"pod-{number}", [Container("main", {SHARED: number})])
+            rig.kubelet.admit(pod)
+            told = rig.contained(rig.kubelet.start_container(pod, "main"), "info")
+            assert told["warnings"] == []
+            [device] = told["devices"]
+            assert device["limit_bytes"] == number * 3712 * MIB
+            assert device["sms"] == number * 10
+            rig.kubelet.remove(pod)
+
+
+@pytest.mark.parametrize("reserve", ["0", "512MiB"])
+def test_with_a_reserve_every_share_of_a_full_gpu_can_be_used_up(rig: Rig, reserve: str) -> None:
+    """The MPS server takes its own memory of the card, which the limits of all shares exceed."""
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(2, reserve=reserve)):
+        gpu = rig.node.gpus()[0].uuid
+        first, second = (rig.allocate(SHARED, f"{gpu}::{n}") for n in range(2))
+        [device] = rig.contained(first, "info")["devices"]
+        limit = device["limit_bytes"]
+        full = limit - int(rig.node.state.values()["cuda.context_bytes"])
+        with rig.holding(first, "--alloc", str(full)) as neighbour:
+            assert '"error":null' in neighbour.wait_for_output("\n").replace(" ", "")
+            used = rig.contained(second, "fill")["total_bytes"]
+        assert (used == limit) == (reserve != "0")
+
+
+def test_another_reserve_is_told_without_a_new_registration(rig: Rig) -> None:
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(4)) as plugin:
+        gpu = rig.node.gpus()[0].uuid
+        key = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+        assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3840M"
+        rig.config(replicated(4, reserve="1GiB"))
+        plugin.wait_for_output("reloaded")
+        assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3584M"
+        assert rig.kubelet.registrations == 1
+
+
+def test_a_gpu_in_mig_mode_has_no_replicas_by_mps(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    cut, whole = rig.node.gpus()
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(3)) as plugin:
+        assert rig.wait_for_offer(SHARED) == {SHARED: [f"{whole.uuid}::{n}" for n in range(3)]}
+        output = plugin.wait_for_output("device 0 .* is not offered: it is in MIG mode.*")
+        [line] = [line for line in output.splitlines() if "is not offered" in line]
+        assert cut.uuid in line
+        assert "Switch its MIG mode off" in line
+        assert "migStrategy single or mixed" in line
+        with pytest.raises(grpc.RpcError, match="unknown device"):
+            rig.allocate(SHARED, f"{cut.uuid}::0")
+
+
+def test_a_node_in_mig_mode_is_waited_for_until_mps_can_limit_it(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-single")
+    with sharing(rig, replicated(3)) as plugin:
+        output = plugin.wait_for_output("waiting for GPUs.*\n")
+        for gpu in rig.node.gpus():
+            assert f"({gpu.uuid}) is not offered: it is in MIG mode" in output
+        assert rig.kubelet.registrations == 0
+        rig.node.faults.mig(1, [])
+        one = rig.node.gpus()[1].uuid
+        assert rig.wait_for_offer(SHARED) == {SHARED: [f"{one}::{n}" for n in range(3)]}
 
 
 def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:

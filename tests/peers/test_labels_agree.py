@@ -50,8 +50,9 @@ sharing: {mps: {resources: [{name: nvidia.com/gpu, replicas: 4}]}}
 """,
 }
 # NVIDIA's program ends with an error where a GPU is in MIG mode and MPS is configured, and leaves
-# the node without labels. Ours says that MPS cannot be served there.
-NO_PEER = [(profile, "mps") for profile in ("a100x2-mig-single", "a100x2-mig-mixed")]
+# the node without labels. Ours says whether other GPUs are left for MPS.
+LEFT_FOR_MPS = {"a100x2-mig-single": "false", "a100x2-mig-mixed": "true"}
+NO_PEER = [(profile, "mps") for profile in LEFT_FOR_MPS]
 # It has keys for one model only, and any of them may get there: it depends on the order of a map.
 # Ours tells the one with most GPUs, and every model by a key of its own.
 SEVERAL_MODELS = ["mixed"]
@@ -153,7 +154,7 @@ def test_mps_on_gpus_in_mig_mode_ends_their_program_and_not_ours(
     assert "MPS sharing is not supported" in theirs.stderr
     ours = run(node, "ours", f"--config-file={path}")
     assert ours.returncode == 0, ours.stderr
-    assert labels(scratch / "ours")["nvidia.com/mps.capable"] == "false"
+    assert labels(scratch / "ours")["nvidia.com/mps.capable"] == LEFT_FOR_MPS[profile]
 
 
 def test_mps_with_the_mixed_strategy_is_refused_as_their_device_plugin_refuses_it(

@@ -210,6 +210,23 @@ def test_time_slicing_beside_mps_counts_with_us(
     assert len(pair.ours.health("nvidia.com/gpu.mps")) == 2
 
 
+@shows(d.MPS_IN_MIG_MODE)
+def test_a_gpu_in_mig_mode_has_no_replicas_by_mps_with_us(
+    make_node: MakeNode, start_pair: StartPair, share_gpus: ShareGpus, scratch: Path
+) -> None:
+    node = make_node("a100x2-mig-mixed")
+    cut, whole = node.gpus()
+    config = write(scratch, {"sharing": {"mps": replicas(2)}})
+    _, place = share_gpus(node, config)
+    pair = start_pair(node, f"--config-file={config}", f"--mps-root={place}", binds={"/mps": place})
+    pair.wait_for(GPU)
+    both = {f"{gpu.uuid}::{n}" for gpu in (cut, whole) for n in range(2)}
+    assert set(pair.theirs.health(GPU)) == both
+    assert answer(pair.theirs, [f"{cut.uuid}::0"]).envs["NVIDIA_VISIBLE_DEVICES"] == cut.uuid
+    assert set(pair.ours.health(GPU)) == {f"{whole.uuid}::{n}" for n in range(2)}
+    assert f"device 0 ({cut.uuid}) is not offered: it is in MIG mode" in pair.ours.process.output()
+
+
 # Health
 
 

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.host import read_host
-from gpuslice.agent.nested_files import keep_allotment, read_allotment
+from gpuslice.agent.nested_files import keep_allotment
 from gpuslice.agent.plan import Node, everything, plan_resources
 from gpuslice.agent.resource import Plan
 from gpuslice.config.settings import Settings
-from gpuslice.slicing.allotment import absent, apply_allotment
+from gpuslice.gpus.allotment import own_part
 from gpuslice.slicing.catalogue import Catalogue, catalogue
 
 if TYPE_CHECKING:
@@ -43,8 +43,8 @@ def assemble(settings: Settings, node: Node) -> Assembled:
 
 
 def _assemble(settings: Settings, node: Node) -> Assembled:
-    node = _own_part(settings, node)
-    inventory = node.inventory
+    inventory = own_part(node.inventory, settings)
+    node = replace(node, inventory=inventory)
     found = catalogue(inventory.gpus, settings.rules, inventory.stand_ins)
     keep = partial(keep_allotment, Path(settings.nested_directory))
     # Everything that can be wrong is found before the first file is written.
@@ -75,24 +75,3 @@ def _refresh_cdi(settings: Settings, node: Node) -> CdiNames:
         inventory.driver_version,
         settings.containers,
     )
-
-
-def _own_part(settings: Settings, node: Node) -> Node:
-    """A node inside another one sees all GPUs and was given some of them."""
-    if settings.nested_env is None:
-        return node
-    file = Path(settings.nested_env)
-    by_file = file.exists() or settings.nested_devices is None
-    allotted = read_allotment(file if by_file else None, settings.nested_devices)
-    inventory = node.inventory
-    own = apply_allotment(
-        inventory.gpus,
-        allotted,
-        mig_strategy=settings.rules.mig_strategy,
-        some_are_silent=any(left.silent for left in inventory.left_out),
-    )
-    missing = absent(inventory.gpus, allotted)
-    notes = inventory.notes
-    if missing:
-        notes = (*notes, f"allotted, and not among the GPUs that answer: {', '.join(missing)}")
-    return replace(node, inventory=replace(inventory, gpus=own, notes=notes))

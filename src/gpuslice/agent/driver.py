@@ -38,7 +38,11 @@ class DriverReplaced(Exception):
 
 
 class Driver:
-    """NVML enumerates at initialisation only, so every new look at the node opens it anew."""
+    """NVML enumerates at initialisation only, so every new look at the node opens it anew.
+
+    Sessions of one process share a reference count: a second one beside the first would see what
+    the first saw. So the old one ends before the new one begins, and an XID in between is lost.
+    """
 
     def __init__(self) -> None:
         # A cancelled call goes on in its thread; the next one must not meet it half way.

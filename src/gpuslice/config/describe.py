@@ -96,7 +96,7 @@ def _memory(settings: Settings) -> dict[str, object]:
         "resource": memory.resource,
         "devices": _selection(chosen),
         "unit": str(memory.unit),
-        "reserve": describe_mib(memory.reserve_mib).replace(" ", ""),
+        "reserve": _size(memory.reserve_mib),
         "threads": memory.threads.value,
         "mps": {**_if("pipeDirectory", memory.mps_pipe), "check": memory.mps_check.value},
     }
@@ -108,6 +108,7 @@ def _strategy(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
         return {}
     return {
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
+        **_if("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
         "resources": [
             {
                 "name": rule.name,
@@ -127,6 +128,10 @@ def _name_rule(rule: NameRule) -> dict[str, object]:
 
 def _nested(rule: NameRule | ReplicaRule) -> dict[str, object]:
     return {} if rule.nested is None else {"nested": rule.nested}
+
+
+def _size(mib: int) -> str:
+    return describe_mib(mib).replace(" ", "")
 
 
 def _selection(selection: Selection) -> object:

@@ -93,10 +93,14 @@ class ReplicatedResources(_Section, frozen=True):
     resources: tuple[ReplicatedResource, ...] = ()
 
 
+class LimitedResources(ReplicatedResources, frozen=True):
+    reserve: str | int | None = None
+
+
 class Sharing(_Section, frozen=True):
     memory: MemorySharing | None = None
     time_slicing: ReplicatedResources | None = None
-    mps: ReplicatedResources | None = None
+    mps: LimitedResources | None = None
 
 
 class Imex(_Section, frozen=True):

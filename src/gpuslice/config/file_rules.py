@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import combinations, product
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.file import ConfigFile, GfdFlags, NamedDevices, ReplicatedResources
+from gpuslice.config.file import (
+    ConfigFile,
+    GfdFlags,
+    LimitedResources,
+    NamedDevices,
+    ReplicatedResources,
+)
 from gpuslice.config.rules import FileRules
+from gpuslice.config.sayings import Said
 from gpuslice.config.settings import LabelSettings, final_name
-from gpuslice.config.values import interval_seconds, resource_name, selection
+from gpuslice.config.values import interval_seconds, memory_reserve, resource_name, selection
 from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
 
 _SHARED = ".shared"
@@ -19,7 +27,11 @@ def file_rules(file: ConfigFile) -> FileRules:
     time_slicing = _replicas(
         file.sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
     )
-    mps = _replicas(file.sharing.mps, SharingStrategy.MPS, "sharing.mps")
+    reserve_mib = _reserve(file.sharing.mps)
+    mps = tuple(
+        replace(rule, reserve_mib=reserve_mib)
+        for rule in _replicas(file.sharing.mps, SharingStrategy.MPS, "sharing.mps")
+    )
     _check_one_strategy_a_name(time_slicing, mps)
     replicas = (*time_slicing, *mps)
     _check_claims(replicas)
@@ -44,6 +56,12 @@ def _names(place: str, entries: tuple[NamedDevices, ...]) -> tuple[NameRule, ...
             NameRule(entry.pattern, resource_name(f"{where}.name", entry.name), entry.nested)
         )
     return tuple(rules)
+
+
+def _reserve(section: LimitedResources | None) -> int:
+    if section is None or section.reserve is None:
+        return 0
+    return memory_reserve(Said(str(section.reserve), "sharing.mps.reserve"))
 
 
 def _replicas(

@@ -8,9 +8,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.config.settings import Settings
+from gpuslice.gpus.allotment import own_part
 from gpuslice.gpus.cuda import CudaError, cuda_gpus
 from gpuslice.gpus.features import NodeFacts, read_facts
-from gpuslice.gpus.inventory import read_inventory
+from gpuslice.gpus.inventory import Inventory, read_inventory
 from gpuslice.gpus.library import find_nvml
 from gpuslice.gpus.nvml import DriverUnavailable, Nvml, NvmlError
 from gpuslice.gpus.platform import Platform, detect
@@ -66,10 +67,10 @@ class Look:
         with _driver(root) as driver:
             nvml = driver if isinstance(driver, Nvml) else None
             if detect(settings.discovery, root, nvml) is Platform.TEGRA:
-                gpus = cuda_gpus(_TEGRA)
+                gpus = self._own(Inventory("", cuda_gpus(_TEGRA)))
                 return _Seen(read_facts(None, gpus, machine, self._sysfs), gpus)
             if nvml is not None:
-                gpus = read_inventory(nvml, self._sysfs, self._proc).gpus
+                gpus = self._own(read_inventory(nvml, self._sysfs, self._proc))
                 return _Seen(read_facts(nvml, gpus, machine, self._sysfs), gpus)
         if settings.fail_on_init_error:
             raise NodeUnreadable(
@@ -78,6 +79,13 @@ class Look:
                 "--fail-on-init-error=false waits for it"
             )
         return _Seen(read_facts(None, (), machine, self._sysfs))
+
+    def _own(self, inventory: Inventory) -> tuple[Gpu, ...]:
+        """A list that cannot be trusted is no reason to label the GPUs of others."""
+        try:
+            return own_part(inventory, self._settings).gpus
+        except SlicingError as error:
+            raise NodeUnreadable(str(error)) from error
 
     def _offered(self, gpus: tuple[Gpu, ...]) -> Catalogue | None:
         """Rules that do not fit the node are the agent's trouble; the labels show it."""

@@ -45,7 +45,7 @@ def capability_labels(
 ) -> dict[str, str]:
     labels = {
         f"{NVIDIA}/mig.capable": _truth(any(gpu.mig_capable for gpu in gpus)),
-        f"{NVIDIA}/mps.capable": _truth(_serves_mps(gpus, catalogue)),
+        f"{NVIDIA}/mps.capable": _truth(_serves_mps(catalogue)),
     }
     if strategy is not MigStrategy.NONE:
         labels[f"{NVIDIA}/mig.strategy"] = strategy.value
@@ -79,17 +79,11 @@ def vgpu_labels(facts: NodeFacts) -> dict[str, str]:
     return labels
 
 
-def _serves_mps(gpus: Sequence[Gpu], catalogue: Catalogue | None) -> bool:
-    """Whether the MPS control daemon has work here. A GPU in MIG mode is none that it can serve."""
+def _serves_mps(catalogue: Catalogue | None) -> bool:
+    """Whether the MPS control daemon has work here."""
     if catalogue is None:
         return False
-    shared = {
-        offered.device.gpu
-        for offer in catalogue.resources
-        if offer.strategy is SharingStrategy.MPS
-        for offered in offer.devices
-    }
-    return bool(shared) and not any(gpu.mig_enabled for gpu in gpus if gpu.uuid in shared)
+    return any(offer.strategy is SharingStrategy.MPS for offer in catalogue.resources)
 
 
 def _truth(fact: bool) -> str:  # noqa: FBT001

@@ -27,6 +27,8 @@ class Offered:
     device: Device
     # 0: it is not shared. 1 is a shared device with a single replica, which MPS may limit.
     replicas: int = 0
+    # Memory that no replica is promised.
+    reserve_mib: int = 0
 
     def ids(self) -> Iterator[str]:
         if not self.replicas:
@@ -166,13 +168,19 @@ def _resource(shares: Sequence[Shared], rules: Rules) -> DeviceOffer:
         )
     offer = DeviceOffer(
         name,
-        tuple(Offered(s.device, s.rule.replicas if s.rule else 0) for s in ordered),
+        tuple(map(_offered, ordered)),
         strategy=next(iter(strategies), SharingStrategy.NONE),
         fail_requests_greater_than_one=any(r.fail_requests_greater_than_one for r in replicating),
         nested=next(iter(nested), rules.nested),
     )
     _check_size(offer)
     return offer
+
+
+def _offered(share: Shared) -> Offered:
+    if share.rule is None:
+        return Offered(share.device)
+    return Offered(share.device, share.rule.replicas, share.rule.reserve_mib)
 
 
 def _check_size(offer: DeviceOffer) -> None:

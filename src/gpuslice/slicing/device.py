@@ -21,6 +21,8 @@ class Device:
     compute_capability: tuple[int, int] = (0, 0)
     numa_node: int | None = None
     model: str = ""
+    # Whether the GPU that it is, or is a part of, is in MIG mode.
+    mig_enabled: bool = False
     mig: MigDevice | None = None
 
     @property
@@ -38,6 +40,7 @@ def whole(gpu: Gpu) -> Device:
         compute_capability=gpu.compute_capability,
         numa_node=gpu.numa_node,
         model=gpu.name,
+        mig_enabled=gpu.mig_enabled,
     )
 
 
@@ -53,6 +56,7 @@ def parts(gpu: Gpu) -> tuple[Device, ...]:
             compute_capability=gpu.compute_capability,
             numa_node=gpu.numa_node,
             model=gpu.name,
+            mig_enabled=gpu.mig_enabled,
             mig=mig,
         )
         for mig in gpu.mig

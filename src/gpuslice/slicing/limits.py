@@ -28,8 +28,11 @@ VOLTA = (7, 0)
 
 
 def can_limit(device: Gpu | Device) -> bool:
-    """Whether MPS holds its clients to a share."""
-    return device.compute_capability >= VOLTA
+    """Whether MPS holds its clients to a share.
+
+    With MIG on, a process uses one MIG device, and limits cut from the card are none for it.
+    """
+    return device.compute_capability >= VOLTA and not device.mig_enabled
 
 
 def limits_of(grant: Grant, share: ThreadShare) -> Limits:

@@ -21,6 +21,8 @@ class Requested:
     device: Device
     replicas_asked: int
     replicas: int
+    # Memory of the device that no replica is promised.
+    reserve_mib: int = 0
 
 
 def devices_of(offer: DeviceOffer, ids: Sequence[str]) -> tuple[Requested, ...]:
@@ -44,10 +46,10 @@ def mps_limits(requested: Requested, share: ThreadShare = ThreadShare.PROPORTION
     """N replicas of a GPU are N times the limits of one. An unshared device is limited to itself.
 
     Memory is split by whole MiB before it is multiplied, so that all replicas of a GPU together
-    never get more than it has.
+    never get more than it has, less the reserve.
     """
     asked, replicas = max(1, requested.replicas_asked), max(1, requested.replicas)
-    total = requested.device.memory_mib
+    total = requested.device.memory_mib - requested.reserve_mib
     percent = threads_percent(asked, replicas)
     return Limits(
         memory_mib=min(total, total // replicas * asked),
@@ -67,7 +69,8 @@ def _owner(offer: DeviceOffer, device_id: str) -> int:
 
 def _requested(offer: DeviceOffer, position: int, count: int) -> Requested:
     offered = offer.devices[position]
-    return Requested(offered.device, count if offered.replicas else 0, offered.replicas)
+    asked = count if offered.replicas else 0
+    return Requested(offered.device, asked, offered.replicas, offered.reserve_mib)
 
 
 def _check_shared(offer: DeviceOffer, requested: Sequence[Requested], count: int) -> None:

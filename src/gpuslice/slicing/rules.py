@@ -72,6 +72,8 @@ class ReplicaRule:
     devices: Selection = ALL
     fail_requests_greater_than_one: bool = False
     nested: bool | None = None
+    # Memory of each device that no replica is promised.
+    reserve_mib: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,15 +72,30 @@ def _unlimitable(device: Device, rule: ReplicaRule) -> str | None:
         return None
     if device.is_mig:
         return "MPS sharing of MIG devices is not supported. Use sharing.timeSlicing for it"
+    if device.mig_enabled:
+        return (
+            "it is in MIG mode, where MPS cannot limit the clients of a whole GPU. Switch its MIG "
+            "mode off, or offer its MIG devices (migStrategy single or mixed, without sharing.mps)"
+        )
     if not can_limit(device):
         have = ".".join(map(str, device.compute_capability))
         return (
             f"its compute capability is {have} and MPS has limits from 7.0 on. "
             "Use sharing.timeSlicing for it"
         )
-    if device.memory_mib < rule.replicas:
-        return f"its memory of {device.memory_mib} MiB cannot be split into {rule.replicas} shares"
+    if device.memory_mib - rule.reserve_mib < rule.replicas:
+        return _too_small(device, rule)
     return None
+
+
+def _too_small(device: Device, rule: ReplicaRule) -> str:
+    shares = f"cannot be split into {rule.replicas} shares"
+    if not rule.reserve_mib:
+        return f"its memory of {device.memory_mib} MiB {shares}"
+    return (
+        f"its memory of {device.memory_mib} MiB, of which sharing.mps.reserve keeps "
+        f"{rule.reserve_mib} MiB, {shares}. Use a smaller reserve"
+    )
 
 
 def _check_replicas(rule: ReplicaRule, devices: Sequence[Device]) -> None:

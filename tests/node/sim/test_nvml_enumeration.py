@@ -169,6 +169,23 @@ answer = [before, [nvmlDeviceGetName(h) for h in handles()],
     assert ask(node, code) == [[2, 0, lost], ["Tesla T4", "NVIDIA L40S"], True]
 
 
+def test_an_init_beside_another_sees_what_the_other_saw(make_node: MakeNode, ask: Ask) -> None:
+    """So a process cannot have a new list of GPUs while it still hears of events by the old one."""
+    node = make_node("t4x2")
+    code = f"""
+from pathlib import Path
+from gpuslice_sim.node import SimNode
+SimNode.open(Path({str(node.directory)!r})).faults.add_gpu("t4")
+nvmlInit()
+beside = nvmlDeviceGetCount()
+nvmlShutdown()
+nvmlShutdown()
+nvmlInit()
+answer = [beside, nvmlDeviceGetCount()]
+"""
+    assert ask(node, code) == [2, 3]
+
+
 def test_a_library_without_a_node_has_no_driver(
     make_node: MakeNode, ask: Ask, tmp_path: Path
 ) -> None:

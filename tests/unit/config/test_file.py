@@ -88,6 +88,7 @@ sharing:
       - {name: t4, rename: t4.tiny, replicas: 10, nested: false}
   mps:
     failRequestsGreaterThanOne: false
+    reserve: 512MiB
     resources:
       - {name: gpu, devices: ["0"], replicas: 3}
 imex: {channelIDs: [0], required: true}
@@ -106,7 +107,9 @@ def test_a_file_that_says_everything(read: Read) -> None:
     assert settings.rules.replicas == (
         ReplicaRule(TIME, "nvidia.com/a100", 4, "nvidia.com/a100.shared", Selection(count=2), True),
         ReplicaRule(TIME, "nvidia.com/t4", 10, "nvidia.com/t4.tiny", ALL, True, nested=False),
-        ReplicaRule(MPS, "nvidia.com/gpu", 3, None, Selection(references=("0",)), False),
+        ReplicaRule(
+            MPS, "nvidia.com/gpu", 3, None, Selection(references=("0",)), False, reserve_mib=512
+        ),
     )
     assert settings.rules.memory == Selection(references=("1", "2"))
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
@@ -170,6 +173,16 @@ def rules(read: Read, section: str, strategy: str = "timeSlicing") -> tuple[Repl
             "{resources: [{name: gpu, replicas: 1}]}", "mps",
             ReplicaRule(MPS, "nvidia.com/gpu", 1, fail_requests_greater_than_one=True),
         ),
+        (
+            "{reserve: 2GiB, resources: [{name: gpu, replicas: 2}]}", "mps",
+            ReplicaRule(
+                MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True, reserve_mib=2048
+            ),
+        ),
+        (
+            "{reserve: 0, resources: [{name: gpu, replicas: 2}]}", "mps",
+            ReplicaRule(MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True),
+        ),
     ],
 )  # fmt: skip
 def test_replicas(read: Read, section: str, strategy: str, expected: ReplicaRule) -> None:
@@ -226,6 +239,7 @@ def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
 
 REPLICAS = "sharing: {timeSlicing: {resources: [{%s}]}}"
 WITH_DEVICES = REPLICAS % "name: gpu, replicas: 2, devices: %s"
+RESERVED = "sharing: {mps: {reserve: %s, resources: [{name: gpu, replicas: 2}]}}"
 LONG = "x" * 53
 
 
@@ -264,6 +278,15 @@ LONG = "x" * 53
         ("resources: {gpus: {}}", "Expected `array`"),
         ("sharing: {memory: {mps: {check: on}}}", "mps.check: 'on' .*require, auto, off"),
         ("sharing: {memory: {reserve: 512}}", r"sharing\.memory\.reserve: '512'.*256MiB or 2GiB"),
+        (RESERVED % "512", r"sharing\.mps\.reserve: '512' is not valid.*256MiB or 2GiB"),
+        (RESERVED % "-1MiB", r"sharing\.mps\.reserve: '-1MiB' is not valid.*256MiB or 2GiB"),
+        (RESERVED % "10%", r"sharing\.mps\.reserve: '10%' is not valid.*256MiB or 2GiB"),
+        (RESERVED % "1.5", r"Expected `int \| str \| null`, got `float`.*mps\.reserve"),
+        (RESERVED % "true", r"Expected `int \| str \| null`, got `bool`.*mps\.reserve"),
+        (
+            "sharing: {timeSlicing: {reserve: 1GiB, resources: [{name: gpu, replicas: 2}]}}",
+            r"`sharing\.timeSlicing\.reserve`; it belongs at .* or `sharing\.mps\.reserve`",
+        ),
         # Names
         ("resources: {gpus: [{name: a}]}", r"resources\.gpus\[0\]\.pattern: .*no pattern"),
         ("resources: {mig: [{pattern: a}]}", r"resources\.mig\[0\]\.name: .*no name"),

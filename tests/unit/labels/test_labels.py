@@ -204,6 +204,15 @@ class TestSharing:
         found = labels([cut(A100, SMALL)], Rules(replicas=(rule,)))
         assert found["mps.capable"] == "false"
 
+    def test_mps_on_gpus_beside_one_in_mig_mode_has_work(self) -> None:
+        gpus = several(A100, 3)
+        rule = shared(SharingStrategy.MPS, 2)
+        found = labels([cut(gpus[0], SMALL), *gpus[1:]], Rules(replicas=(rule,)))
+        assert found["mps.capable"] == "true"
+        assert found["gpu.count"] == "3"
+        assert found["gpuslice.io/resource.nvidia.com_gpu.devices"] == "2"
+        assert found["gpuslice.io/resource.nvidia.com_gpu.capacity"] == "4"
+
     def test_a_single_replica_by_mps_is_shared_by_mps_and_yet_nobody_elses(self) -> None:
         found = labels([T4], Rules(replicas=(shared(SharingStrategy.MPS, 1),)))
         assert found["gpu.replicas"] == "1"

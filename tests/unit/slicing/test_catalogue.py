@@ -41,7 +41,9 @@ def sliced(
     return ReplicaRule(SharingStrategy.TIME_SLICING, name, replicas, rename, devices, nested=nested)
 
 
-def mps(replicas: int, *references: str, rename: str | None = None) -> ReplicaRule:
+def mps(
+    replicas: int, *references: str, rename: str | None = None, reserve_mib: int = 0
+) -> ReplicaRule:
     return ReplicaRule(
         SharingStrategy.MPS,
         "nvidia.com/gpu",
@@ -49,6 +51,7 @@ def mps(replicas: int, *references: str, rename: str | None = None) -> ReplicaRu
         rename,
         Selection(references=references),
         fail_requests_greater_than_one=True,
+        reserve_mib=reserve_mib,
     )
 
 
@@ -432,6 +435,8 @@ def test_mps_replicas_are_given_one_at_a_time_unless_said_otherwise() -> None:
     [
         (gpu(1, compute_capability=(6, 1)), "its compute capability is 6.1"),
         (gpu(1, memory_mib=0), "its memory of 0 MiB"),
+        (mig_gpu(1, SMALL), "it is in MIG mode, where MPS cannot limit"),
+        (mig_gpu(1), "Switch its MIG mode off, or offer its MIG devices (migStrategy single"),
     ],
 )
 def test_what_mps_cannot_limit_is_left_out_with_a_note(old: Gpu, because: str) -> None:
@@ -440,6 +445,35 @@ def test_what_mps_cannot_limit_is_left_out_with_a_note(old: Gpu, because: str) -
     (note,) = found.notes
     assert note.startswith("device 1 (GPU-1) is not offered: ")
     assert because in note
+
+
+def test_a_gpu_in_mig_mode_is_whole_or_sliced_in_time_as_before() -> None:
+    gpus = [gpu(0), mig_gpu(1, SMALL), mig_gpu(2, SMALL)]
+    rules = Rules(replicas=(mps(4, "0", rename="example/mps"), sliced(3, "1", rename="example/x")))
+    found = catalogue(gpus, rules)
+    assert contents(found) == {
+        "example/mps": ["0 x 4"],
+        "example/x": ["1 x 3"],
+        "nvidia.com/gpu": ["2"],
+    }
+    assert found.notes == ()
+
+
+def test_a_node_whose_gpus_are_all_in_mig_mode_has_nothing_to_share_by_mps() -> None:
+    gpus = [mig_gpu(0, SMALL), mig_gpu(1)]
+    with pytest.raises(NothingToOffer, match=r"0 \(GPU-0\) is not offered.*1 \(GPU-1\) is not"):
+        catalogue(gpus, Rules(replicas=(mps(2),)))
+
+
+def test_a_reserve_that_leaves_nothing_of_a_gpu_costs_that_gpu_with_a_note() -> None:
+    gpus = [gpu(0), gpu(1, memory_mib=1025)]
+    found = catalogue(gpus, Rules(replicas=(mps(2, reserve_mib=1024),)))
+    assert contents(found) == {"nvidia.com/gpu": ["0 x 2"]}
+    (note,) = found.notes
+    assert note == (
+        "device 1 (GPU-1) is not offered: its memory of 1025 MiB, of which sharing.mps.reserve "
+        "keeps 1024 MiB, cannot be split into 2 shares. Use a smaller reserve"
+    )
 
 
 def test_mig_devices_are_not_shared_by_mps() -> None:

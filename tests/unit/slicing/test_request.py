@@ -100,20 +100,32 @@ def test_limits_grow_with_the_number_of_replicas(
     assert mps_limits(requested, ThreadShare.NONE) == Limits(memory_mib, None)
 
 
+@pytest.mark.parametrize(
+    ("asked", "replicas", "memory_mib"),
+    [(1, 4, 10112), (3, 4, 30336), (4, 4, 40448), (1, 1, 40448)],
+)
+def test_the_reserve_is_taken_before_memory_is_split(
+    asked: int, replicas: int, memory_mib: int
+) -> None:
+    kept = DeviceOffer("x", (Offered(A, replicas, 512),), SharingStrategy.MPS)
+    [requested] = devices_of(kept, [f"GPU-0::{n}" for n in range(asked)])
+    assert mps_limits(requested) == Limits(memory_mib, 100 * asked // replicas)
+
+
 def test_an_unshared_gpu_is_limited_to_itself() -> None:
     assert mps_limits(Requested(A, 0, 0)) == Limits(40960, 100)
 
 
-@given(st.integers(1, 48), st.data())
+@given(st.integers(1, 48), st.integers(0, 40000), st.data())
 def test_containers_that_share_a_gpu_never_get_more_than_it_has(
-    replicas: int, data: st.DataObject
+    replicas: int, reserve_mib: int, data: st.DataObject
 ) -> None:
     left, memory_mib, percent = replicas, 0, 0
     while left:
         asked = data.draw(st.integers(1, left))
-        limits = mps_limits(Requested(A, asked, replicas))
+        limits = mps_limits(Requested(A, asked, replicas, reserve_mib))
         memory_mib += limits.memory_mib
         percent += limits.threads_percent or 0
         left -= asked
-    assert memory_mib <= A.memory_mib
+    assert memory_mib <= A.memory_mib - reserve_mib
     assert percent <= 100
