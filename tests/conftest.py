@@ -1,15 +1,28 @@
 from __future__ import annotations
 
+import os
 import signal
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
-# Machines are noisy: time is measured in bench/, not here.
-settings.register_profile("gpuslice", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+from tests.surroundings import SCRATCH, neutral
+
+# Machines are noisy: time is measured in bench/, not here. Equal code gives equal examples, so a
+# change is not refused for what another one brought in.
+settings.register_profile(
+    "gpuslice", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("gpuslice")
 
 
 def pytest_configure() -> None:
-    """A shell starts background jobs with SIGINT ignored, and programs under test inherit that."""
+    """A shell starts background jobs with SIGINT ignored, and programs under test inherit that, as
+    they do its variables and its umask."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)
+    for name in os.environ.keys() - neutral(os.environ).keys():
+        del os.environ[name]
+    os.umask(0o022)
+    os.environ["TMPDIR"] = str(SCRATCH)
+    tempfile.tempdir = None  # it reads the variable once

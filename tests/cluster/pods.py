@@ -121,17 +121,17 @@ def device_pod(
 def restart_container(client: Client, name: str) -> None:
     """Ends the container's first process; the kubelet starts it anew."""
     before = container_status(client.pod(name))["containerID"]
+    said = "nothing"
     try:
         client.kubectl("exec", name, "--", "sh", "-c", "kill -TERM 1")
-    except RuntimeError as error:
-        if "exit code 137" not in str(error):  # the shell is killed along with the container
-            raise
+    except RuntimeError as error:  # the shell is killed along with the container
+        said = str(error)
 
     def renewed() -> bool:
         status = container_status(client.pod(name))
         return "running" in status["state"] and status["containerID"] != before
 
-    eventually(renewed, f"the container of {name} is a new one")
+    eventually(renewed, f"the container of {name} is a new one", explain=lambda: said)
 
 
 def container_status(pod: Object) -> Object:
@@ -140,12 +140,23 @@ def container_status(pod: Object) -> Object:
     return {key: value for key, value in status.items() if key != "allocatedResourcesStatus"}
 
 
+def event(client: Client, name: str, reason: str) -> str:
+    """The pod's only event for this reason, which may come after the status that it is about."""
+    [found] = eventually(
+        lambda: [text for text in client.events(name) if text.startswith(f"{reason}: ")],
+        f"pod {name} has an event {reason}",
+        explain=lambda: "\n".join(client.events(name)),
+    )
+    return found
+
+
 def seen(client: Client, name: str, container_name: str = "main") -> Seen:
     """Waits until the container has said it all."""
 
     def read() -> Seen | None:
-        lines = client.logs(name, container_name).splitlines()
-        if not lines or not lines[-1].startswith("{"):
+        text = client.logs(name, container_name)
+        lines = text.splitlines()
+        if not text.endswith("\n") or not lines[-1].startswith("{"):
             return None
         nodes = [line for line in lines if re.fullmatch(r"nvidia\d+", line)]
         caps = [line for line in lines if re.fullmatch(r"nvidia-cap\d+", line)]

@@ -63,5 +63,6 @@ def test_a_machine_that_lacks_a_program_is_told_which(
         (tmp_path / name).symlink_to(str(shutil.which(name)))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CC", raising=False)
     with pytest.raises(ClusterBuildError, match=message):
         get_binaries(say=lambda _: None)

@@ -28,7 +28,7 @@ def test_scenarios_that_need_only_the_api_run_with_a_kubeconfig(
     for node in cluster.nodes:
         node.import_images([archive])
     cluster.create(slice_pod("bystander", 1, node=None))
-    before = cluster.wait_for_pod("bystander")
+    before = cluster.wait_for_pod("bystander", ready=True)
     said = run_scenarios(cluster, image)
     [passed] = re.findall(r"(\d+) passed", said)
     assert int(passed) >= 15

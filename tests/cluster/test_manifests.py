@@ -17,6 +17,11 @@ from .harness import RESOURCE, Client, eventually
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 SAMPLES = sorted((MANIFESTS / "samples").glob("*.yaml"))
 SAMPLE_UNITS = 3 * 3 + 6 + 4 + 2
+SHOWN = (
+    "ALIYUN_COM_GPU_MEM_CONTAINER",
+    "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+    "CUDA_VISIBLE_DEVICES",
+)
 
 
 def everything() -> list[Path]:
@@ -50,14 +55,28 @@ def test_every_sample_runs_and_receives_its_slices(client: Client) -> None:
         for pod in pods:
             for container in pod["spec"]["containers"]:
                 asked = container["resources"]["limits"][RESOURCE]
-                said = client.logs(pod["metadata"]["name"], container["name"])
+                said = environment(client, pod["metadata"]["name"], container["name"])
                 assert f"ALIYUN_COM_GPU_MEM_CONTAINER={asked}\n" in said
                 [gpu] = re.findall(r"^CUDA_VISIBLE_DEVICES=(GPU-.+)$", said, re.M)
                 memory = f"{int(asked) * 1024}M"
                 limits = re.findall(r"^CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=(.+)$", said, re.M)
                 assert limits in ([f"{gpu}={memory}"], [f"0={memory}"])
     finally:
-        client.kubectl("delete", "deployment", "--all", "--wait=true")
+        client.kubectl("delete", "deployment", "--all", "--cascade=foreground")
+
+
+def environment(client: Client, pod: str, container: str) -> str:
+    """What the container has printed, once it has: it runs before it prints."""
+
+    def said() -> str | None:
+        text = client.logs(pod, container)
+        return text if all(f"{name}=" in text for name in SHOWN) else None
+
+    return eventually(
+        said,
+        f"container {container} of {pod} shows its variables",
+        explain=lambda: client.logs(pod, container),
+    )
 
 
 def with_image(path: Path, wanted: str) -> str:

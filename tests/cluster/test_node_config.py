@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import urllib.error
-import urllib.request
 from collections.abc import Iterator
 
 import pytest
+
+from tests.surroundings import open_directly
 
 from .harness import RESOURCE, Cluster, eventually
 from .harness.daemonset import DaemonSetAgent, manifest
@@ -35,8 +35,10 @@ def set_label(cluster: Cluster, value: str | None) -> None:
     cluster.kube.patch(NODE_PATH, {"metadata": {"labels": {LABEL: value}}})
 
 
-def events_about_the_node(cluster: Cluster) -> list[str]:
-    return [event for event in cluster.events(NODE) if event.startswith("Configuration")]
+def events_about_the_node(cluster: Cluster, text: str) -> list[str]:
+    """Those of other tests are there as well."""
+    found = cluster.events_about(NODE)
+    return [event for event in found if event.startswith("Configuration") and text in event]
 
 
 def configs() -> dict[str, str]:
@@ -66,11 +68,10 @@ def test_a_label_that_names_nothing_is_told_on_the_node_and_changes_nothing(
     whole.start({SHARED: 16})
     nvidia.create(device_pod("replica", NODE, {SHARED: 1}))
     nvidia.wait_for_pod("replica")
-    before = container_status(nvidia.pod("replica"))
+    before = container_status(nvidia.wait_for_pod("replica", ready=True))
     set_label(nvidia, "shred")
-    [event] = eventually(lambda: events_about_the_node(nvidia), "the Node has the event")
+    [event] = eventually(lambda: events_about_the_node(nvidia, "shred"), "the Node has the event")
     assert event.startswith("ConfigurationNotFound: ")
-    assert "shred" in event
     assert "ConfigurationNotFound" in nvidia.kubectl("describe", "node", NODE)
     assert nvidia.amount(NODE, resource=SHARED) == 16
     assert container_status(nvidia.pod("replica")) == before
@@ -90,7 +91,7 @@ def test_an_edit_of_the_config_map_is_followed_and_a_wrong_one_is_not(
     with whole.logging("keeping the last good settings"):
         whole.configs.update(**edited | {"shared": edited["shared"].replace("sharing", "shareing")})
     eventually(
-        lambda: any("shareing" in event for event in events_about_the_node(nvidia)),
+        lambda: events_about_the_node(nvidia, "shareing"),
         "the Node has the event",
     )
     assert nvidia.amount(NODE, resource=SHARED) == 8
@@ -126,12 +127,7 @@ def test_only_what_changed_is_served_anew(nvidia: Cluster, whole: DaemonSetAgent
 def probe(agent: DaemonSetAgent, name: str) -> int:
     """As the kubelet does it for the manifest's pod."""
     path = agent.container[name]["httpGet"]["path"]
-    try:
-        with urllib.request.urlopen(f"http://{agent.metrics_address}{path}", timeout=5) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code
+    return open_directly(f"http://{agent.metrics_address}{path}")[0]
 
 
 def inodes(agent: DaemonSetAgent) -> dict[str, int]:

@@ -9,7 +9,7 @@ import pytest
 from .harness import RESOURCE, Cluster
 from .harness.daemonset import DaemonSetAgent
 from .harness.node import Mps
-from .pods import check_devices, container_status, device_pod
+from .pods import check_devices, container_status, device_pod, event
 
 NODE, CUT_NODE = "node-w", "node-m"
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
@@ -47,9 +47,9 @@ def test_a_request_for_two_renamed_replicas_is_refused_in_words(
     check_devices(nvidia, NODE, "one")
     refused = nvidia.wait_for_pod("two", "Failed")
     assert refused["status"]["reason"] == "UnexpectedAdmissionError"
-    [event] = [e for e in nvidia.events("two") if e.startswith("UnexpectedAdmissionError")]
-    assert f'invalid allocation request for "{SHARED}"' in event
-    assert "maximum request size for shared resources is 1; found 2" in event
+    told = event(nvidia, "two", "UnexpectedAdmissionError")
+    assert f'invalid allocation request for "{SHARED}"' in told
+    assert "maximum request size for shared resources is 1; found 2" in told
 
 
 @pytest.fixture
@@ -135,7 +135,7 @@ def test_one_node_offers_everything_at_once_and_follows_a_new_mig_layout(
         nvidia.create(device_pod(name, NODE, {resource: 1}))
     nodes = {}
     for name in pods:
-        nvidia.wait_for_pod(name)
+        nvidia.wait_for_pod(name, ready=True)
         nodes[name] = check_devices(nvidia, NODE, name).gpu_nodes
     gpus = whole.node.sim.gpus()
     assert nodes["whole"] == (f"nvidia{gpus[3].minor}",)

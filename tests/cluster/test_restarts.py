@@ -194,7 +194,7 @@ def deployment(cluster: Cluster) -> Iterator[set[str]]:
     try:
         yield check_replicas(cluster, instead_of=set())
     finally:
-        cluster.kubectl("delete", "deployment", "web")
+        cluster.kubectl("delete", "deployment", "web", "--cascade=foreground")
 
 
 def web(cluster: Cluster) -> list[Object]:
@@ -215,7 +215,7 @@ def check_replicas(cluster: Cluster, instead_of: set[str]) -> set[str]:
         }
         return ready if len(ready) == 4 and not instead_of & set(ready.values()) else None
 
-    replicas = eventually(all_ready, "four new replicas are ready", timeout=120)
+    replicas = eventually(all_ready, "four new replicas are ready")
     for name in replicas:
         check_slice(cluster, NODE, name, 5)
     check_nothing_is_double_booked(cluster, NODE)

@@ -28,7 +28,7 @@ def test_units_of_a_mebibyte_near_the_message_limit(cluster: Cluster, node: Node
     sizes = {"small": 700, "large": 30000, "other": 40001}
     for name, units in sizes.items():
         cluster.create(slice_pod(name, units, node=NODE))
-        cluster.wait_for_pod(name, timeout=120)
+        cluster.wait_for_pod(name)
     for name, units in sizes.items():
         found = seen(cluster, name)
         assert found.device["limit_bytes"] == units * MIB

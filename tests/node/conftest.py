@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +8,7 @@ import pytest
 
 from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.node import create
+from tests.surroundings import SCRATCH, remove_directory
 
 from .rig import Rig
 
@@ -18,11 +18,11 @@ MakeRig = Callable[..., Rig]
 @pytest.fixture
 def short_path() -> Iterator[Path]:
     """Like tmp_path, but short enough for the paths of sockets. A failing test shows its logs."""
-    path = Path(tempfile.mkdtemp(prefix="gs-"))
+    path = Path(tempfile.mkdtemp(prefix="gs-", dir=SCRATCH))
     yield path
     for log in sorted(path.glob("*.log")):  # pytest shows what is printed only if the test failed
         print(f"--- {log.name}\n{log.read_text(errors='replace')}")
-    shutil.rmtree(path)
+    remove_directory(path)
 
 
 @pytest.fixture

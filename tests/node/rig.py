@@ -20,7 +20,7 @@ from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import Allocation, Container, Endpoint, Kubelet, Pod
 from gpuslice_sim.mps.launch import MpsDaemon
 from gpuslice_sim.node import SimNode
-from gpuslice_sim.process import BackgroundProcess
+from gpuslice_sim.process import PATIENCE_SECONDS, BackgroundProcess
 
 RESOURCE = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"
@@ -113,7 +113,9 @@ class Rig:
         """Resource -> ids of its devices."""
         return {name: sorted(self.kubelet.devices(name)) for name in self.kubelet.resources()}
 
-    def wait_for_offer(self, *resources: str, timeout: float = 20.0) -> dict[str, list[str]]:
+    def wait_for_offer(
+        self, *resources: str, timeout: float = PATIENCE_SECONDS
+    ) -> dict[str, list[str]]:
         for resource in resources:
             self.kubelet.wait_for(resource, timeout)
         return self.offered()
@@ -124,19 +126,31 @@ class Rig:
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )
         endpoint = self.kubelet.wait_for(resource)
-        [answer] = endpoint.call("Allocate", request, api.AllocateResponse, 20).container_responses
+        reply = endpoint.call("Allocate", request, api.AllocateResponse, PATIENCE_SECONDS)
+        [answer] = reply.container_responses
         return answer
 
     def healthy(self, resource: str) -> set[str]:
         return {i for i, health in self.kubelet.devices(resource).items() if health == "Healthy"}
 
-    def wait_for_healthy(self, resource: str, ids: set[str], timeout: float = 20.0) -> None:
+    def wait_for_healthy(
+        self, resource: str, ids: set[str], timeout: float = PATIENCE_SECONDS
+    ) -> None:
         """Until these devices are healthy and no others."""
         self.kubelet.wait_until(
             lambda: self.healthy(resource) == ids,
             f"{len(ids)} healthy devices of {resource}",
             timeout,
         )
+
+    def wait_for_limits(self, resource: str = RESOURCE) -> Endpoint:
+        """Until it is on offer and MPS answers: on a busy machine the first look may fail."""
+        endpoint = self.kubelet.wait_for(resource)
+        self.kubelet.wait_until(
+            lambda: self.kubelet.allocatable(resource) == self.kubelet.capacity(resource),
+            f"all of {resource} to be healthy",
+        )
+        return endpoint
 
     def mps_daemon(self, resource: str) -> MpsDaemon:
         """The daemon of a resource, as NVIDIA's MPS pod would run it below `mps_root`."""
@@ -189,7 +203,7 @@ class Rig:
     @staticmethod
     def _simcuda(argv: list[str], env: dict[str, str]) -> dict[str, Any]:
         done = subprocess.run(
-            argv, env=env, capture_output=True, text=True, check=False, timeout=30
+            argv, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
         )
         assert done.stdout, f"{argv} said nothing: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)

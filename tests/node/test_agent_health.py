@@ -72,6 +72,18 @@ def test_a_gpu_lost_before_the_start_is_left_out_and_the_rest_is_offered(rig: Ri
         agent.wait_for_output("left out a GPU index=0")
 
 
+def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_from_the_first_list_on(
+    rig: Rig,
+) -> None:
+    """The watch begins before anything is offered, so no error falls between the two."""
+    first, second = (gpu.uuid for gpu in rig.node.gpus())
+    rig.node.faults.call(0, "nvmlDeviceRegisterEvents", "UNKNOWN")
+    with rig.agent():
+        endpoint = rig.kubelet.wait_for(RESOURCE)
+        assert (rig.healthy_units(first), rig.healthy_units(second)) == (0, 15)
+        assert endpoint.lists == 1
+
+
 def test_an_event_wait_that_fails_is_no_busy_loop_and_harms_no_gpu(rig: Rig) -> None:
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ import pytest
 
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
+from tests.surroundings import remove_directory
 
 from .conftest import MakeRig
 from .rig import RESOURCE, Rig
@@ -41,9 +43,12 @@ def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
             rig.kubelet.restart()
             rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 30
-        after, threads_after = settle(agent)
-        assert len(after) <= len(descriptors) + 1, (descriptors, after)
-        assert threads_after <= threads + 1
+        # What leaks stays, what is just being closed does not. A busy gRPC takes more threads.
+        eventually(
+            lambda: len(agent.descriptors()) <= len(descriptors) + 1,
+            f"no more descriptors than before: {descriptors}",
+        )
+        eventually(lambda: agent.threads() <= threads + 10, f"about as many threads as {threads}")
         assert sorted(p.name for p in rig.kubelet.directory.iterdir()) == [
             "aliyungpushare.sock",
             "kubelet.sock",
@@ -119,14 +124,24 @@ def test_a_stop_signal_removes_the_socket_and_exits_0(rig: Rig, number: signal.S
 def test_after_kill_9_the_next_agent_takes_over_and_nothing_lingers(rig: Rig) -> None:
     with rig.agent(name="first") as first:
         rig.kubelet.wait_for(RESOURCE)
-        children = Path(f"/proc/{first.pid}/task/{first.pid}/children").read_text()
+        children = children_of(first.pid)
         first.kill()
-        assert children == ""
+        assert children == []
         assert rig.socket.exists()
     with rig.agent(name="second"):
         rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
         rig.kubelet.wait_for(RESOURCE)
         assert rig.admit(4)
+
+
+def children_of(pid: int) -> list[str]:
+    """Not every kernel lists them in one file."""
+    found = []
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            if stat.read_text().rpartition(")")[2].split()[1] == str(pid):
+                found.append(stat.parent.name)
+    return found
 
 
 def test_a_second_agent_for_the_same_resource_is_refused(rig: Rig) -> None:
@@ -246,8 +261,9 @@ def test_a_stop_signal_overtakes_any_number_of_reloads(rig: Rig) -> None:
         for _ in range(60):
             agent.send(signal.SIGHUP)
             time.sleep(0.01)
+        before = agent.output().count("reloaded")
         assert agent.stop() == 0
-        assert agent.output().count("reloaded") < 30
+        assert agent.output().count("reloaded") - before < 5
         assert "Traceback" not in agent.output()
 
 
@@ -388,17 +404,20 @@ def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> 
 
 def test_a_directory_that_vanishes_while_the_agent_begins_is_waited_for(rig: Rig) -> None:
     # A socket that accepts and never answers: the agent spends two seconds on finding out.
-    with socket.socket(socket.AF_UNIX) as silent, rig.agent("--no-health-checks") as agent:
+    with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(rig.socket))
         silent.listen()
-        silent.settimeout(20)
-        connection, _ = silent.accept()
-        rig.kubelet.stop()
-        shutil.rmtree(rig.kubelet.directory)
-        connection.close()
-        agent.wait_for_output("the kubelet's directory went away")
-        rig.kubelet.start()
-        rig.kubelet.wait_for(RESOURCE, timeout=40)
+        silent.settimeout(90)
+        with rig.agent("--no-health-checks") as agent:
+            connection, _ = silent.accept()
+            agent.send(signal.SIGSTOP)  # however long it takes to remove the directory
+            rig.kubelet.stop()
+            remove_directory(rig.kubelet.directory)
+            agent.send(signal.SIGCONT)
+            connection.close()
+            agent.wait_for_output("the kubelet's directory went away")
+            rig.kubelet.start()
+            rig.kubelet.wait_for(RESOURCE)
 
 
 def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
@@ -406,11 +425,9 @@ def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.stop()
-        for path in rig.kubelet.directory.iterdir():
-            path.unlink()
-        rig.kubelet.directory.rmdir()
+        remove_directory(rig.kubelet.directory)  # where the agent may just make its socket anew
         rig.kubelet.start()
-        rig.kubelet.wait_for(RESOURCE, timeout=40)
+        rig.kubelet.wait_for(RESOURCE)
 
 
 def test_a_wish_to_reload_does_not_kill_an_agent_that_is_just_starting(rig: Rig) -> None:

@@ -86,7 +86,7 @@ def test_mib_units_pass_the_message_limit_by_short_ids(make_rig: MakeRig) -> Non
     rig = make_rig("a100-40x8")
     # Eight cards of 40960 MiB, 163,840 devices of 2 MiB: too many for long ids.
     with rig.agent("--memory-unit", "2MiB"):
-        endpoint = rig.kubelet.wait_for(RESOURCE, timeout=60)
+        endpoint = rig.kubelet.wait_for(RESOURCE)
         devices = rig.kubelet.devices(RESOURCE)
         assert len(devices) == 8 * 20480
         assert "7-20479" in devices

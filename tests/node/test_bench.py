@@ -23,7 +23,7 @@ def bench(*args: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -54,7 +54,7 @@ def test_a_table_that_does_not_exist_is_refused() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "'chairs' is none of whole, replicas, memory" in done.stderr
@@ -71,7 +71,7 @@ def test_a_command_that_does_not_register_is_reported_with_its_output() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 1
     assert "the plugin did not register; its output:\nno such thing" in done.stderr

@@ -117,13 +117,13 @@ def test_the_named_process_is_told_of_a_change(
     program.symlink_to("/bin/sleep")
     set_label(kubernetes, "a")
     with (
-        subprocess.Popen([program, "60"]) as sleeper,
+        subprocess.Popen([program, "600"]) as sleeper,
         manager(rig, kubernetes, configs, "--signal=15"),
     ):
         eventually(link(rig).exists, "the link is there")
         assert sleeper.poll() is None
         set_label(kubernetes, "b")
-        assert sleeper.wait(20) == -signal.SIGTERM
+        assert sleeper.wait(90) == -signal.SIGTERM
 
 
 @pytest.mark.parametrize("missing", ["NODE_NAME", "CONFIG_FILE_SRCDIR", "CONFIG_FILE_DST"])

@@ -17,7 +17,7 @@ def test_the_command_of_a_daemonset_with_mps_serves_slices(rig: Rig) -> None:
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         rig.gpushare(*args, "--health-check"),
     ):
-        endpoint = rig.kubelet.wait_for(RESOURCE)
+        endpoint = rig.wait_for_limits()
         assert endpoint.socket.name == "aliyungpushare.sock"
         envs = dict(rig.admit(3).response.envs)
         uuid = rig.node.gpus()[0].uuid
@@ -47,7 +47,7 @@ def test_without_mps_only_the_gpushare_variables_are_set(rig: Rig) -> None:
 
 def test_mib_units(rig: Rig) -> None:
     with rig.gpushare("-memory-unit", "MiB"):
-        rig.kubelet.wait_for(RESOURCE, timeout=60)
+        rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.capacity(RESOURCE) == 2 * 15360
         assert rig.admit(100).response.envs["ALIYUN_COM_GPU_MEM_DEV"] == "15360"
 
@@ -80,7 +80,7 @@ def test_the_command_line_answers_as_gos_would(args: list[str], code: int, says:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=90,
     )
     assert done.returncode == code
     assert says in done.stdout + done.stderr

@@ -51,7 +51,7 @@ def test_a_client_is_held_to_its_slice_on_every_driver(make_rig: MakeRig, driver
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         rig.agent("--mps-pipe", str(rig.pipe)),
     ):
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         for units, sms in ((1, 2), (3, 8), (6, 16), (12, 32)):  # of 15 GiB and 40 SMs
             pod = Pod(f"pod-{units}", [Container("main", {RESOURCE: units})])
             rig.kubelet.admit(pod)
@@ -73,7 +73,7 @@ def test_every_size_on_every_gpu_of_a_mixed_node(make_rig: MakeRig) -> None:
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         rig.agent("--mps-pipe", str(rig.pipe), "--memory-unit", "4GiB"),
     ):
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         seen = set()
         for number in range(8):
             pod = Pod(f"pod-{number}", [Container("main", {RESOURCE: 2})])
@@ -94,7 +94,7 @@ def test_a_client_cannot_raise_its_own_share_above_the_daemons(rig: Rig, daemon:
     daemon.command(f"set_default_device_pinned_mem_limit {gpu} 4G")
     daemon.command("set_default_device_pinned_mem_limit 0 4G")
     with rig.agent("--mps-pipe", str(rig.pipe)):
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         pod = Pod("p", [Container("main", {RESOURCE: 12})])
         rig.kubelet.admit(pod)
         answer = rig.kubelet.start_container(pod, "main")
@@ -113,7 +113,7 @@ def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
     rig: Rig, daemon: MpsDaemon
 ) -> None:
     with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
-        endpoint = rig.kubelet.wait_for(RESOURCE)
+        endpoint = rig.wait_for_limits()
         assert endpoint.options.pre_start_required
         assert rig.kubelet.allocatable(RESOURCE) == 30
         pod = Pod("p", [Container("main", {RESOURCE: 6})])
@@ -174,7 +174,7 @@ def test_mps_that_was_seen_once_is_not_taken_for_granted_when_it_is_gone(
     rig: Rig, daemon: MpsDaemon
 ) -> None:
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto"):
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         pod = Pod("p", [Container("main", {RESOURCE: 6})])
         rig.kubelet.admit(pod)
         rig.kubelet.start_container(pod, "main")
@@ -236,7 +236,7 @@ def test_a_process_that_misses_the_pipe_directory_cannot_open_the_gpu(
 ) -> None:
     del daemon
     with rig.agent("--mps-pipe", str(rig.pipe)):
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         pod = Pod("p", [Container("main", {RESOURCE: 6})])
         rig.kubelet.admit(pod)
         answer = rig.kubelet.start_container(pod, "main")
@@ -276,11 +276,12 @@ def test_twenty_containers_starting_at_once_share_the_look_at_mps(
     rig: Rig, daemon: MpsDaemon
 ) -> None:
     with rig.agent("--mps-pipe", str(rig.pipe)), ThreadPoolExecutor(20) as pool:
-        rig.kubelet.wait_for(RESOURCE)
+        rig.wait_for_limits()
         pods = [Pod(f"pod-{n}", [Container("main", {RESOURCE: 1})]) for n in range(20)]
         for pod in pods:
             rig.kubelet.admit(pod)
         before = len(daemon.commands())
         answers = list(pool.map(lambda pod: rig.kubelet.start_container(pod, "main"), pods))
         assert len(answers) == 20
-        assert len(daemon.commands()) - before < 8
+        # Beside them the agent looks by itself, every five seconds.
+        assert len(daemon.commands()) - before < 15

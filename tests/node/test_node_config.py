@@ -6,13 +6,12 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from gpuslice_sim.process import BackgroundProcess
+from tests.surroundings import free_address, open_directly
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
 from .rig import RESOURCE, Rig
@@ -55,24 +54,14 @@ def labelled_agent(
     )
 
 
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
-
-
 def get(address: str, path: str) -> tuple[int, str]:
     try:
-        with urllib.request.urlopen(f"http://{address}{path}", timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except urllib.error.HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
+        return open_directly(f"http://{address}{path}")
     except OSError as error:
         return 0, str(error)
 
 
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 20) -> None:
+def eventually(holds: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"it did not come to pass: {what}"
@@ -142,7 +131,7 @@ def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
         agent.wait_for_output("the node's label is not known yet")
         wait_for_only(rig, "example.com/a")
         kubernetes.refuse_with = None
-        rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b", timeout=60)
+        rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b")
 
 
 def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(

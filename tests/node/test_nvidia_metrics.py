@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 
+from tests.surroundings import free_address
+
 from .conftest import MakeRig
 from .rig import GPU, Rig
-from .test_node_config import eventually, free_address, get
+from .test_node_config import eventually, get
 
 SHARED = "nvidia.com/gpu.shared"
 TEXT = "sharing: {timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 4, rename: %s}]}}"

@@ -41,7 +41,7 @@ def sharing(rig: Rig, text: str, *args: str, entry: str = PLUGIN) -> Iterator[Ba
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
 def test_a_client_is_held_to_as_many_shares_as_it_asked_for(rig: Rig, entry: str) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(5), entry=entry):
-        endpoint = rig.kubelet.wait_for(SHARED)
+        endpoint = rig.wait_for_limits(SHARED)
         assert endpoint.options.pre_start_required
         assert rig.kubelet.capacity(SHARED) == 10
         for number, sms in ((1, 8), (3, 24), (5, 40)):  # of 15360 MiB and 40 SMs
@@ -92,7 +92,7 @@ def test_with_cdi_only_the_way_to_the_gpu_is_another(rig: Rig) -> None:
 
 def test_a_single_replica_is_the_whole_gpu_under_mps(rig: Rig) -> None:
     with rig.mps_daemon(GPU), sharing(rig, replicated(1, rename=False)):
-        rig.kubelet.wait_for(GPU)
+        rig.wait_for_limits(GPU)
         pod = Pod("p", [Container("main", {GPU: 1})])
         [allocation] = rig.kubelet.admit(pod)
         assert allocation.ids[0].endswith("::0")
@@ -169,7 +169,7 @@ def test_a_node_in_mig_mode_is_waited_for_until_mps_can_limit_it(make_rig: MakeR
 
 def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4)):
-        rig.kubelet.wait_for(SHARED)
+        rig.wait_for_limits(SHARED)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
         with pytest.raises(grpc.RpcError, match="an MPS limit holds on one GPU"):
             rig.allocate(SHARED, f"{one}::0", f"{two}::0")
@@ -181,7 +181,7 @@ def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:
 
 def test_more_than_one_share_is_refused_unless_the_settings_allow_it(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4, one_at_a_time=True)):
-        rig.kubelet.wait_for(SHARED)
+        rig.wait_for_limits(SHARED)
         with pytest.raises(AdmissionError, match="maximum request size for shared resources is 1"):
             rig.kubelet.admit(Pod("p", [Container("main", {SHARED: 2})]))
 
@@ -191,9 +191,8 @@ def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig
     daemon.start()
     try:
         with sharing(rig, replicated(2)) as plugin:
-            rig.kubelet.wait_for(SHARED)
+            rig.wait_for_limits(SHARED)
             everything = set(rig.kubelet.devices(SHARED))
-            rig.wait_for_healthy(SHARED, everything)
             pod = Pod("p", [Container("main", {SHARED: 1})])
             rig.kubelet.admit(pod)
             daemon.kill()

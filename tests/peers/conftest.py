@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import tempfile
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import pytest
 from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.node import SimNode, create
 from gpuslice_sim.process import BackgroundProcess
+from tests.surroundings import SCRATCH, remove_directory
 
 from . import plugins
 from .agreement import pair
@@ -53,9 +53,9 @@ def root_user() -> None:
 @pytest.fixture
 def scratch() -> Iterator[Path]:
     """Like tmp_path, but short enough for the paths of sockets."""
-    path = Path(tempfile.mkdtemp(prefix="peers-"))
+    path = Path(tempfile.mkdtemp(prefix="peers-", dir=SCRATCH))
     yield path
-    shutil.rmtree(path)
+    remove_directory(path)
 
 
 @pytest.fixture

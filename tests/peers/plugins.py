@@ -19,7 +19,7 @@ DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 _PLAIN = ["--gds-enabled=false", "--mofed-enabled=false", "--gdrcopy-enabled=false"]
 _IGNORED_XIDS = range(1000, 1100)
 _LONGER_AND_LONGER = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
-_PATIENCE = 60.0
+_PATIENCE = 90.0
 
 
 @dataclass

@@ -13,7 +13,7 @@ import pytest
 
 from .build import MODULES, PROGRAMS, PeerBuildError, Peers, build_peers
 
-PATIENCE = 60.0
+PATIENCE = 180.0
 
 
 def test_a_second_call_builds_nothing(peers: Peers) -> None:

@@ -37,7 +37,7 @@ def generate(peers: Peers) -> Generate:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, done.stderr
         spec: Spec = json.loads(done.stdout)

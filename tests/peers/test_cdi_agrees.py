@@ -139,7 +139,7 @@ def test_nvidias_tool_reads_what_we_write(
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=180,
     )
     assert set(done.stdout.split()) == {*names.cdi_names.values(), *names.cdi_extras}
 

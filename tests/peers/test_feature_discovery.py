@@ -44,7 +44,7 @@ def discover(peers: Peers, scratch: Path) -> Discover:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
         assert done.returncode == 0, done.stderr
         lines = labels.read_text().splitlines()

@@ -80,7 +80,7 @@ def run(peers: Peers, scratch: Path) -> Run:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
 
     return start

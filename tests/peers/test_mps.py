@@ -26,7 +26,7 @@ from .conftest import MakeNode, StartPlugin
 
 RESOURCE = "nvidia.com/gpu"
 MIB = 1 << 20
-PATIENCE = 60.0
+PATIENCE = 90.0
 DEFAULT, EXCLUSIVE_PROCESS = 0, 3
 CONFIG = """
 version: v1

@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpuslice_sim.node import SimNode, create
+from tests.surroundings import SCRATCH
 
 from . import facts
 from .agreement.compare import (
@@ -449,7 +450,7 @@ def setups(draw: st.DrawFn) -> Setup:
 
 @pytest.fixture(scope="module")
 def ground(peers: Peers, root_user: None) -> Iterator[tuple[Peers, SimNode, Path]]:
-    with tempfile.TemporaryDirectory(prefix="peers-") as scratch:
+    with tempfile.TemporaryDirectory(prefix="peers-", dir=SCRATCH) as scratch:
         yield peers, create(Path(scratch) / "node", "a100x2-mig-mixed", driver=570), Path(scratch)
 
 

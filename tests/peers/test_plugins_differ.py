@@ -22,7 +22,7 @@ from .build import Peers
 from .conftest import MakeNode, ShareGpus, StartPair
 
 GPU = "nvidia.com/gpu"
-PATIENCE = 20.0
+PATIENCE = 90.0
 
 
 def test_every_accepted_difference_is_shown() -> None:

@@ -29,6 +29,7 @@ import grpc
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.kubelet.api import podresources_pb2 as pods_api
+from gpuslice_sim.process import PATIENCE_SECONDS
 
 MAX_MESSAGE_BYTES = 4 * 1024 * 1024
 DIAL_SECONDS = 10.0
@@ -202,7 +203,10 @@ class Kubelet:
         return sum(health == "Healthy" for health in self.devices(resource).values())
 
     def wait_until(
-        self, condition: Callable[[], bool], what: str = "the condition", timeout: float = 20.0
+        self,
+        condition: Callable[[], bool],
+        what: str = "the condition",
+        timeout: float = PATIENCE_SECONDS,
     ) -> None:
         deadline = time.monotonic() + timeout
         with self._changed:
@@ -212,7 +216,7 @@ class Kubelet:
                     raise TimeoutError(f"waited {timeout:g} s for {what}")
                 self._changed.wait(min(left, 0.5))
 
-    def wait_for(self, resource: str, timeout: float = 20.0) -> Endpoint:
+    def wait_for(self, resource: str, timeout: float = PATIENCE_SECONDS) -> Endpoint:
         """Waits until the resource is registered and has sent its first list."""
 
         def listed() -> bool:

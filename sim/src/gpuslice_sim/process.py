@@ -11,6 +11,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+# Costs nothing where all is well; a busy machine may need most of it.
+PATIENCE_SECONDS = 90.0
+
 
 class BackgroundProcess:
     """Runs from construction until `stop`, `kill` or the end of the `with` block."""
@@ -51,10 +54,10 @@ class BackgroundProcess:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait(self, timeout: float = 20.0) -> int:
+    def wait(self, timeout: float = PATIENCE_SECONDS) -> int:
         return self._process.wait(timeout)
 
-    def stop(self, timeout: float = 20.0) -> int:
+    def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
         """Asks it to end and returns its exit status."""
         self.send(signal.SIGTERM)
         return self.wait(timeout)
@@ -64,7 +67,9 @@ class BackgroundProcess:
             self._process.kill()
         self._process.wait()
 
-    def wait_for_output(self, pattern: str, *, times: int = 1, timeout: float = 20.0) -> str:
+    def wait_for_output(
+        self, pattern: str, *, times: int = 1, timeout: float = PATIENCE_SECONDS
+    ) -> str:
         """Returns the output once the pattern has appeared that often."""
         deadline = time.monotonic() + timeout
         while True:

@@ -276,10 +276,11 @@ class _Offering:
         if not any(left.silent and left.mig_index is None for left in inventory.left_out):
             # A GPU that does not answer is not gone, and its trouble is not over.
             self._health.forget_absent({gpu.uuid for gpu in inventory.gpus})
-        await self._fleet.apply(assembled.plans, settings.kubelet_socket)
-        self._count_gpus(assembled)
+        # First, so that no GPU is on offer while nobody would hear of its errors.
         if self._watched != settings.health:
             await self._watch(settings)
+        await self._fleet.apply(assembled.plans, settings.kubelet_socket)
+        self._count_gpus(assembled)
         self.labelling.describe(assembled)
         self.awaited = assembled.awaited
 

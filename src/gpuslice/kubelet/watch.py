@@ -27,7 +27,11 @@ _GONE = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.UNMOUNT | Mask.IGNORED
 
 
 async def watch_directory(
-    directory: Path, changed: Callable[[], None], only: str | None = None
+    directory: Path,
+    changed: Callable[[], None],
+    only: str | None = None,
+    *,
+    look_anyway_seconds: float = _LOOK_ANYWAY_SECONDS,
 ) -> None:
     """Calls `changed` after every change in the directory, and now and then without one.
 
@@ -41,7 +45,7 @@ async def watch_directory(
                 inotify.add_watch(directory, _CHANGES | Mask.ONLYDIR)
                 told = ""
                 changed()
-                await _until_gone(inotify, directory, changed, only)
+                await _until_gone(inotify, directory, changed, only, look_anyway_seconds)
         except OSError as error:  # missing, or no inotify instance is left
             if str(error) != told:
                 told = str(error)
@@ -51,10 +55,14 @@ async def watch_directory(
 
 
 async def _until_gone(
-    inotify: Inotify, directory: Path, changed: Callable[[], None], only: str | None
+    inotify: Inotify,
+    directory: Path,
+    changed: Callable[[], None],
+    only: str | None,
+    look_anyway_seconds: float,
 ) -> None:
     clock = asyncio.get_running_loop().time
-    look = clock() + _LOOK_ANYWAY_SECONDS
+    look = clock() + look_anyway_seconds
     while directory.exists():
         try:
             # Not counted anew at every event: most may be about other files.
@@ -62,7 +70,7 @@ async def _until_gone(
                 event = await inotify.get()
         except TimeoutError:
             changed()
-            look = clock() + _LOOK_ANYWAY_SECONDS
+            look = clock() + look_anyway_seconds
             continue
         if _concerns(event, only):
             changed()

@@ -12,7 +12,7 @@ import yaml
 
 from .images import TEST_IMAGE
 from .kube import ApiError, Kube, Object
-from .waiting import eventually
+from .waiting import PATIENCE_SECONDS, eventually
 
 RESOURCE = "aliyun.com/gpu-mem"
 
@@ -39,7 +39,7 @@ class Client:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=PATIENCE_SECONDS,
         )
         if done.returncode:
             raise RuntimeError(f"kubectl {' '.join(arguments)}: {done.stderr.strip()}")
@@ -63,7 +63,12 @@ class Client:
         return self.kube.items(self._path("pods"), **query)
 
     def wait_for_pod(
-        self, name: str, phase: str = "Running", *, ready: bool = False, timeout: float = 60.0
+        self,
+        name: str,
+        phase: str = "Running",
+        *,
+        ready: bool = False,
+        timeout: float = PATIENCE_SECONDS,
     ) -> Object:
         """The pod, once it is in this phase (and ready)."""
 
@@ -85,25 +90,36 @@ class Client:
 
     def delete_pods(self, *names: str) -> None:
         """Returns when they are gone, so what they held is free; all pods if none is named."""
-        wanted = names or tuple(pod["metadata"]["name"] for pod in self.pods())
-        for name in wanted:
-            try:
-                self.kube.delete(f"{self._path('pods')}/{name}", grace_seconds=1)
-            except ApiError as error:
-                if error.status != 404:
-                    raise
+        told: set[str] = set()
 
         def gone() -> bool:
-            return not {pod["metadata"]["name"] for pod in self.pods()} & set(wanted)
+            left = [pod["metadata"] for pod in self.pods()]
+            left = [metadata for metadata in left if not names or metadata["name"] in names]
+            for metadata in left:  # a controller may have made new ones meanwhile
+                if metadata["uid"] not in told:
+                    told.add(metadata["uid"])
+                    self._delete_pod(metadata["name"])
+            return not left
 
-        eventually(gone, f"pods {', '.join(wanted)} are gone", timeout=90)
+        eventually(gone, f"{', '.join(names) or 'all'} pods are gone")
+
+    def _delete_pod(self, name: str) -> None:
+        try:
+            self.kube.delete(f"{self._path('pods')}/{name}", grace_seconds=1)
+        except ApiError as error:
+            if error.status != 404:
+                raise
 
     def logs(self, pod: str, container: str = "main") -> str:
         return self.kube.text(f"{self._path('pods')}/{pod}/log", container=container)
 
     def events(self, pod: str) -> list[str]:
-        """Reason and message of each event, oldest first."""
-        found = self.kube.items(self._path("events"), fieldSelector=f"involvedObject.name={pod}")
+        """Reason and message of each event, oldest first; none of an earlier pod of that name."""
+        return self.events_about(self.pod(pod)["metadata"]["uid"])
+
+    def events_about(self, uid: str) -> list[str]:
+        """As `events`; a Node's events have its name in this place."""
+        found = self.kube.items(self._path("events"), fieldSelector=f"involvedObject.uid={uid}")
         found.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
         return [f"{event['reason']}: {event['message']}" for event in found]
 

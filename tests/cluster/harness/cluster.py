@@ -31,7 +31,7 @@ from .images import write_pause_image, write_test_image
 from .node import Node, NodeSpec
 from .processes import Process
 from .runs import Run
-from .waiting import eventually
+from .waiting import PATIENCE_SECONDS, eventually
 
 T = TypeVar("T")
 
@@ -135,7 +135,7 @@ class Cluster(Client):
         amount: int | None = None,
         *,
         resource: str = RESOURCE,
-        timeout: float = 60,
+        timeout: float = PATIENCE_SECONDS,
     ) -> int:
         """Until so much is allocatable, by the kubelet and by the node's status, which lags behind;
         if None, anything at all."""
@@ -156,7 +156,7 @@ class Cluster(Client):
         )
         return self.amount(node, resource=resource)
 
-    def wait_for_node(self, name: str, *, timeout: float = 60) -> None:
+    def wait_for_node(self, name: str, *, timeout: float = PATIENCE_SECONDS) -> None:
         eventually(
             lambda: self._is_ready(name),
             f"{name} is Ready",
@@ -185,7 +185,7 @@ class Cluster(Client):
                 request_serializer=lambda message: message.SerializeToString(),
                 response_deserializer=answer,
             )
-            return ask(request, timeout=20)
+            return ask(request, timeout=60)
 
     def _close_run(self) -> None:
         self._say(f"logs: {self._run.close(cache_directory('cluster') / 'logs')}")
@@ -193,8 +193,7 @@ class Cluster(Client):
     # How it starts
 
     def _start(self) -> None:
-        octet = runs.free_subnet()
-        address = f"10.{octet}.255.1"
+        address = f"10.{self._run.subnet_octet}.255.1"
         runs.make_bridge(self._run.bridge(_SERVICES), address)
         plane = ControlPlane(
             self._run.directory / "control-plane",
@@ -213,7 +212,7 @@ class Cluster(Client):
         ]
         plane.start_api()
         for index, (spec, kubeconfig) in enumerate(zip(self._specs, kubeconfigs, strict=True)):
-            node = Node(spec, index, self._run, self.binaries, kubeconfig, octet)
+            node = Node(spec, index, self._run, self.binaries, kubeconfig)
             self.nodes.append(node)
             node.start_runtime()
         images = self._write_images()

@@ -7,7 +7,6 @@ service `kubernetes`, the first of its subnet.
 from __future__ import annotations
 
 import os
-import socket
 from collections.abc import Mapping, Sequence
 from ipaddress import ip_interface
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 import yaml
 
 from tests.cluster.build import Binaries
+from tests.surroundings import direct, free_ports, own_host
 
 from .credentials import Credentials
 from .kube import Kube
@@ -41,7 +41,8 @@ class ControlPlane:
         self._extenders = list(extenders)
         directory.mkdir()
         self._address = address
-        self._etcd_port, self._peer_port = free_ports("127.0.0.1", 2)
+        self._host = own_host()
+        self._etcd_port, self._peer_port = free_ports(self._host, 2)
         self.credentials = Credentials(directory / "pki", address)
         self.admin = self.credentials.add_user("admin", "system:masters")
         # Its many controllers would each need a service account of their own.
@@ -88,10 +89,12 @@ class ControlPlane:
 
     def _process(self, name: str, program: Path, flags: Sequence[str]) -> Process:
         log = self._logs / f"{name}.log"
-        return Process(name, [program, *flags], env=dict(os.environ), log=log)
+        return Process(name, [program, *flags], env=direct(os.environ), log=log)
 
     def _etcd_flags(self) -> list[str]:
-        client, peer = (f"http://127.0.0.1:{port}" for port in (self._etcd_port, self._peer_port))
+        client, peer = (
+            f"http://{self._host}:{port}" for port in (self._etcd_port, self._peer_port)
+        )
         return [
             f"--data-dir={self._directory / 'etcd'}",
             f"--listen-client-urls={client}",
@@ -105,7 +108,7 @@ class ControlPlane:
     def _apiserver_flags(self) -> list[str]:
         keys = self.credentials
         return [
-            f"--etcd-servers=http://127.0.0.1:{self._etcd_port}",
+            f"--etcd-servers=http://{self._host}:{self._etcd_port}",
             f"--bind-address={self._address}",
             "--secure-port=443",
             f"--tls-cert-file={keys.certificate}",
@@ -146,12 +149,3 @@ class ControlPlane:
             f"--root-ca-file={self.credentials.certificate}",
             f"--service-account-private-key-file={self.credentials.service_account_key}",
         ]
-
-
-def free_ports(address: str, count: int) -> list[int]:
-    """Ports that nobody uses now; all are held until all are found, so they differ."""
-    sockets = [socket.create_server((address, 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
-    return ports

@@ -10,6 +10,8 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Self
 
+from tests.surroundings import SCRATCH
+
 from .client import RESOURCE, Client
 from .images import TEST_IMAGE
 from .kube import Kube
@@ -49,7 +51,9 @@ class ExistingCluster(Client):
         self._steps.close()
 
     def _start(self, steps: contextlib.ExitStack) -> None:
-        directory = Path(steps.enter_context(TemporaryDirectory(prefix="gpuslice-e2e-")))
+        directory = Path(
+            steps.enter_context(TemporaryDirectory(prefix="gpuslice-e2e-", dir=SCRATCH))
+        )
         self._write_kubeconfig(directory)
         self.kubectl("get", "--raw", "/readyz")  # says best what is wrong with the credentials
         self._start_proxy(directory, steps)
@@ -104,4 +108,4 @@ class ExistingCluster(Client):
     def _remove_namespace(self) -> None:
         path = f"/api/v1/namespaces/{self.namespace}"
         self.kube.delete(path)
-        eventually(lambda: self.kube.find(path) is None, f"{self.namespace} is gone", timeout=120)
+        eventually(lambda: self.kube.find(path) is None, f"{self.namespace} is gone")

@@ -15,7 +15,7 @@ from urllib.parse import urlencode
 
 Object = dict[str, Any]
 
-_PATIENCE_SECONDS = 30.0
+_PATIENCE_SECONDS = 90.0
 _CLUSTER_WIDE = {"Namespace", "Node", "RuntimeClass", "ClusterRole", "ClusterRoleBinding"}
 
 

@@ -12,17 +12,16 @@ from pathlib import Path
 
 import yaml
 
-from gpuslice.config.table import OPTIONS
 from gpuslice_sim.node import SimNode, create
 from tests.cluster.build import Binaries
+from tests.surroundings import direct, free_ports, neutral
 
 from . import node_init, runs
 from .client import RESOURCE
-from .control_plane import free_ports
 from .processes import Process
 from .runs import Run
 from .runtime import SOCKET, write_runtime
-from .waiting import eventually
+from .waiting import PATIENCE_SECONDS, eventually
 
 MPS_PIPE = "/run/nvidia-mps"
 _EXCLUSIVE_PROCESS = 3
@@ -52,7 +51,7 @@ class Mps(Process):
             capture_output=True,
             text=True,
             check=False,
-            timeout=30,
+            timeout=90,
         )
         if done.returncode:
             raise RuntimeError(f"{text}: {(done.stdout + done.stderr).strip()}")
@@ -67,14 +66,13 @@ class Node:
         run: Run,
         binaries: Binaries,
         kubeconfig: Path,
-        subnet_octet: int,
     ) -> None:
         self.spec = spec
         self.name = spec.name
         self.directory = run.directory / spec.name
         self.cgroup = run.cgroup(spec.name)
         self.bridge = run.bridge(index)
-        self.address = f"10.{subnet_octet}.{index}.1"
+        self.address = f"10.{run.subnet_octet}.{index}.1"
         self._binaries = binaries
         self._logs = run.logs
         for name in ("kubelet", "containerd", "pods", "containers", "run", "mnt"):
@@ -90,7 +88,7 @@ class Node:
             self.directory,
             binaries,
             bridge=self.bridge,
-            subnet=f"10.{subnet_octet}.{index}.0/24",
+            subnet=f"10.{run.subnet_octet}.{index}.0/24",
             log=self._log("nvidia-container-runtime"),
         )
         self._make_network()
@@ -117,7 +115,7 @@ class Node:
         self.agent = self._process(
             "agent",
             [Path(sys.executable).parent / "gpuslice", *spec.agent],
-            env=self.sim.env(_without_settings(os.environ)),
+            env=self.sim.env(direct(neutral(os.environ))),
         )
 
     @property
@@ -162,7 +160,7 @@ class Node:
         if self.spec.agent:
             self.agent.start()
 
-    def run(self, argv: Sequence[str | Path], *, timeout: float = 60.0) -> str:
+    def run(self, argv: Sequence[str | Path], *, timeout: float = PATIENCE_SECONDS) -> str:
         """Runs a program on the node, as somebody logged in there would; returns its output."""
         enter = ["nsenter", "--target", str(self.init_pid()), "--mount", "--pid", "--"]
         done = subprocess.run(
@@ -197,7 +195,7 @@ class Node:
         self.agent.stop()
         argv = [str(Path(sys.executable).parent / program), *arguments]
         self.agent.argv = self.sim.namespace_command(argv, binds) if binds else argv
-        base = self.sim.env(_without_settings(os.environ))
+        base = self.sim.env(direct(neutral(os.environ)))
         self.agent.env = base | dict(environment or {})
         self.agent.start()
 
@@ -271,7 +269,7 @@ class Node:
         return Process(
             f"{self.name} {name}",
             argv,
-            env=dict(os.environ) | {"PATH": path} if env is None else env,
+            env=direct(os.environ) | {"PATH": path} if env is None else env,
             log=self._log(name),
             namespace=self.init_pid,
         )
@@ -323,14 +321,3 @@ class Node:
         path = self.directory / "kubelet.yaml"
         path.write_text(yaml.safe_dump(config))
         return path
-
-
-def _without_settings(environment: Mapping[str, str]) -> dict[str, str]:
-    """What the caller's shell says about an agent or a GPU is not meant for the node."""
-    foreign = ("GPUSLICE_", "CUDA_", "NVIDIA_")
-    named = {name for option in OPTIONS for name in option.variables}
-    return {
-        name: value
-        for name, value in environment.items()
-        if not name.startswith(foreign) and name not in named
-    }

@@ -13,6 +13,8 @@ from pathlib import Path
 # The kernel kills the program when the thread that started it ends, so `start` is for main threads.
 _DIES_WITH_ITS_PARENT = ("setpriv", "--pdeathsig", "KILL", "--")
 
+_PATIENCE_SECONDS = 90.0
+
 
 class ProcessError(Exception):
     """A program ended that should run, or does not end that should."""
@@ -49,7 +51,7 @@ class Process:
             raise ProcessError(f"{self.name} has not been started")
         if self._namespace is None:
             return self._process.pid
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + _PATIENCE_SECONDS
         while time.monotonic() < deadline and self.running:
             for child in _children(self._process.pid):
                 return child
@@ -69,13 +71,13 @@ class Process:
                 start_new_session=True,  # Ctrl-C is for the harness, which stops things in order
             )
 
-    def stop(self, timeout: float = 20.0) -> None:
+    def stop(self, timeout: float = _PATIENCE_SECONDS) -> None:
         """Asks it to end; harmless if it has ended."""
         self._end(signal.SIGTERM, timeout)
 
     def kill(self) -> None:
         """As a crash."""
-        self._end(signal.SIGKILL, 20.0)
+        self._end(signal.SIGKILL, _PATIENCE_SECONDS)
 
     def restart(self) -> None:
         self.stop()

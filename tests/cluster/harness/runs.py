@@ -7,6 +7,7 @@ the next run can tell what a dead one left behind, and removes it.
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -15,12 +16,13 @@ import secrets
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import IO
 
 _PLACE = Path("/tmp")  # short, for the paths of sockets
 _CGROUPS = Path("/sys/fs/cgroup")
+_SUBNET = "subnet"
 _DIRECTORY = re.compile(r"gsc-(?P<id>[0-9a-f]{6})")
 _CGROUP = re.compile(r"gsc-(?P<id>[0-9a-f]{6})-.+")
 _BRIDGE = re.compile(r"gsc(?P<id>[0-9a-f]{6})\d+")
@@ -31,13 +33,14 @@ class Run:
 
     def __init__(self) -> None:
         # A directory that is not locked yet would be swept by another run that starts now.
-        with (_PLACE / "gsc.lock").open("w") as one_at_a_time:
-            fcntl.flock(one_at_a_time, fcntl.LOCK_EX)
+        with _one_at_a_time():
             sweep()
             self.id = secrets.token_hex(3)
             self.directory = _PLACE / f"gsc-{self.id}"
             self.directory.mkdir(mode=0o755)
             self._lock = _try_lock(self.directory)
+            self.subnet_octet = _free_subnet()
+            (self.directory / _SUBNET).write_text(str(self.subnet_octet))
         self.logs = self.directory / "log"
         self.logs.mkdir()
 
@@ -54,7 +57,8 @@ class Run:
             shutil.rmtree(old, ignore_errors=True)
         kept = keep_logs / f"{time.strftime('%Y%m%d-%H%M%S')}-{self.id}"
         shutil.move(self.logs, kept)
-        _remove(self.id)
+        with _one_at_a_time():  # half removed, it would look like one that a dead run left
+            _remove(self.id)
         if self._lock is not None:
             self._lock.close()
         return kept
@@ -78,7 +82,7 @@ def make_cgroup(name: str) -> None:
 
 
 def remove_cgroup(name: str) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 90
     for hierarchy in _hierarchies():
         while (hierarchy / name).exists():
             try:
@@ -101,12 +105,20 @@ def remove_bridge(name: str) -> None:
         _ip("link", "delete", name)
 
 
-def free_subnet() -> int:
-    """The second octet of a /16 in 10/8 that no interface of this machine has."""
+@contextlib.contextmanager
+def _one_at_a_time() -> Iterator[None]:
+    with (_PLACE / "gsc.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def _free_subnet() -> int:
+    """The second octet of a /16 in 10/8 that no interface of this machine has, nor another run."""
     shown = json.loads(_ip("-json", "address", "show"))
-    taken = {a["local"] for link in shown for a in link.get("addr_info", [])}
-    octets = [128 + (secrets.randbelow(100) + n) % 100 for n in range(100)]
-    return next(o for o in octets if not any(a.startswith(f"10.{o}.") for a in taken))
+    addresses = {a["local"] for link in shown for a in link.get("addr_info", [])}
+    taken = {int(a.split(".")[1]) for a in addresses if a.startswith("10.")}
+    taken |= {int(file.read_text()) for file in _PLACE.glob(f"gsc-*/{_SUBNET}")}
+    return secrets.choice([octet for octet in range(128, 228) if octet not in taken])
 
 
 def _known() -> set[str]:

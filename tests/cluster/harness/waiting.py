@@ -8,12 +8,15 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
+# Costs nothing where all is well; a busy machine may need most of it.
+PATIENCE_SECONDS = 240.0
+
 
 def eventually(
     check: Callable[[], T | None],
     what: str,
     *,
-    timeout: float = 60.0,
+    timeout: float = PATIENCE_SECONDS,
     every: float = 0.1,
     explain: Callable[[], str] = lambda: "",
 ) -> T:

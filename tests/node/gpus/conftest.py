@@ -58,7 +58,7 @@ def look() -> Look:
             env={"LD_LIBRARY_PATH": str(node.lib)} if env is None else env,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, done.stderr

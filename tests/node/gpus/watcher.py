@@ -17,6 +17,7 @@ def main(root: Path, settings: HealthSettings) -> None:
     gpus = read_inventory(nvml, root / "sys", root / "proc").gpus
     indices = {gpu.uuid: gpu.index for gpu in gpus}
     # GPUs of the inventory that are gone by now are part of what is tested.
+    print("the inventory is read", flush=True)
     sys.stdin.readline()
 
     def report(trouble: Trouble) -> None:

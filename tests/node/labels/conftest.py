@@ -36,7 +36,7 @@ def once(node: SimNode) -> Once:
             capture_output=True,
             text=True,
             check=False,
-            timeout=60,
+            timeout=180,
         )
 
     return run

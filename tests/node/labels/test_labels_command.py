@@ -25,7 +25,7 @@ def labels(text: str) -> dict[str, str]:
     return {key: value for key, _, value in (line.partition("=") for line in text.splitlines())}
 
 
-def wait_until(condition: Callable[[], bool], seconds: float = 20.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not happen"
@@ -57,7 +57,7 @@ def test_nvidias_command_line_tells_of_whole_gpus(once: Once, tmp_path: Path) ->
     found = labels(path.read_text())
     assert found["nvidia.com/gpu.replicas"] == "1"
     assert found["nvidia.com/gpu.machine"] == ""
-    assert abs(int(found["nvidia.com/gfd.timestamp"]) - time.time()) < 60
+    assert abs(int(found["nvidia.com/gfd.timestamp"]) - time.time()) < 600
     assert path.stat().st_mode & 0o777 == 0o644
 
 

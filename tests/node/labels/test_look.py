@@ -31,7 +31,7 @@ def look(node: SimNode, strategy: str = "none") -> dict[str, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=180,
     )
     assert done.returncode == 0, done.stderr
     return {k.removeprefix("nvidia.com/"): v for k, v in json.loads(done.stdout).items()}

@@ -56,7 +56,7 @@ def ask() -> Ask:
             env={"LD_LIBRARY_PATH": str(node.lib)},
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=180,
             check=False,
         )
         assert done.returncode == 0, done.stderr

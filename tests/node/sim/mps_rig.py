@@ -114,7 +114,7 @@ def make_rig(directory: Path, profile: str = "t4x2", *, driver: int = 570) -> Mp
     return rig
 
 
-def eventually(condition: Callable[[], object], timeout: float = 20.0) -> None:
+def eventually(condition: Callable[[], object], timeout: float = 90.0) -> None:
     deadline = time.monotonic() + timeout
     while not condition():
         assert time.monotonic() < deadline, "the condition did not come true"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice_sim.mps.launch import MpsDaemon, MpsError, is_running, wait_until_gone
+from gpuslice_sim.mps.simcuda import HeldClient
 
 from .mps_rig import (
     CONTEXT,
@@ -29,6 +31,11 @@ ALICE, BOB = 4711, 4712
 @pytest.fixture
 def rig(short_path: Path) -> MpsRig:
     return make_rig(short_path)
+
+
+def waits_in_line(client: HeldClient, daemon: MpsDaemon) -> bool:
+    log = (daemon.log_directory / "control.log").read_text()
+    return re.search(rf"NEW CLIENT {client.pid} from user \d+: pending$", log, re.M) is not None
 
 
 def running_server(daemon: MpsDaemon) -> int:
@@ -222,6 +229,7 @@ def test_a_client_of_another_user_waits_until_the_server_is_idle(rig: MpsRig) ->
             first = alice.ready()["server_pid"]
             assert status_field(first, "Uid").split()[0] == str(ALICE)
             bob = rig.hold(daemon=daemon, user=BOB)
+            eventually(lambda: waits_in_line(bob, daemon))
             with pytest.raises(TimeoutError):
                 bob.next_report(timeout=0.3)
         second = bob.ready()["server_pid"]
@@ -238,11 +246,12 @@ def test_clients_of_one_user_do_not_overtake_a_waiting_one_of_another(rig: MpsRi
         alice = rig.hold(daemon=daemon, user=ALICE)
         alice.ready()
         bob = rig.hold(daemon=daemon, user=BOB)
-        with pytest.raises(TimeoutError):
-            bob.next_report(timeout=0.2)
+        eventually(lambda: waits_in_line(bob, daemon))
         late = rig.hold(daemon=daemon, user=ALICE)
-        with pytest.raises(TimeoutError):
-            late.next_report(timeout=0.2)
+        eventually(lambda: waits_in_line(late, daemon))
+        for client in (bob, late):
+            with pytest.raises(TimeoutError):
+                client.next_report(timeout=0.2)
         alice.stop()
         bob.ready()
         bob.stop()
@@ -256,6 +265,7 @@ def test_a_client_that_gives_up_waiting_leaves_the_line(rig: MpsRig) -> None:
     with rig.daemon() as daemon, rig.hold(daemon=daemon, user=ALICE) as alice:
         server = alice.ready()["server_pid"]
         bob = rig.hold(daemon=daemon, user=BOB)
+        eventually(lambda: waits_in_line(bob, daemon))
         with pytest.raises(TimeoutError):
             bob.next_report(timeout=0.2)
         bob.kill()
@@ -310,7 +320,7 @@ def test_clients_of_a_killed_daemon_fail_too(rig: MpsRig) -> None:
         client.ready()
         daemon.kill()
         assert client.next_report()["error"] == "CUDA_ERROR_MPS_RPC_FAILURE"
-    assert rig.node.state.processes() == []
+    eventually(lambda: rig.node.state.processes() == [])
 
 
 def test_after_the_daemons_death_new_clients_run_without_limits(rig: MpsRig) -> None:
@@ -430,7 +440,7 @@ def test_a_killed_client_gives_everything_back(rig: MpsRig) -> None:
         client.ready()
         client.kill()
         eventually(lambda: rig.used_by(client.pid) == {})
-        assert daemon.command(f"get_client_list {running_server(daemon)}") == ""
+        eventually(lambda: daemon.command(f"get_client_list {running_server(daemon)}") == "")
 
 
 def test_an_exclusive_gpu_belongs_to_the_server_and_all_its_clients(rig: MpsRig) -> None:
@@ -496,7 +506,7 @@ def test_many_clients_leave_nothing_behind(rig: MpsRig) -> None:
                     client.ready()
                     client.kill()
         eventually(lambda: descriptors(daemon.pid) + descriptors(server) <= before)
-        assert {process.pid for process in rig.node.state.processes()} == {server}
+        eventually(lambda: {each.pid for each in rig.node.state.processes()} == {server})
 
 
 def test_static_partitions_give_fixed_multiprocessors(short_path: Path) -> None:

@@ -279,7 +279,7 @@ def test_signals_reach_the_program_in_the_namespace(make_node: MakeNode) -> None
     assert process.stdout is not None
     assert process.stdout.readline() == "up\n"
     process.terminate()
-    process.communicate(timeout=30)
+    process.communicate(timeout=90)
     assert process.returncode == 42
 
 

@@ -7,6 +7,8 @@ import subprocess
 import pynvml
 import pytest
 
+from gpuslice_sim.mps.launch import wait_until_gone
+
 from .conftest import Ask, MakeNode
 
 MIB = 1 << 20
@@ -51,8 +53,7 @@ def test_a_process_that_is_gone_uses_nothing(make_node: MakeNode, ask: Ask) -> N
     assert ask(node, LISTS)[0] == [process.pid]
     process.kill()
     # Not yet waited for: a zombie has given its memory back all the same.
-    while "Z" not in subprocess.check_output(["ps", "-o", "stat=", str(process.pid)], text=True):
-        pass
+    wait_until_gone(process.pid)
     assert ask(node, LISTS)[0] == []
     assert node.state.processes() == []
     process.wait()

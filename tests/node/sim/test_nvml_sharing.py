@@ -78,7 +78,7 @@ print(json.dumps(calls))
         if step % 10 == 0:
             node.faults.remove_process(0, 99)
     for reader in readers:
-        out, err = reader.communicate(timeout=60)
+        out, err = reader.communicate(timeout=180)
         assert reader.returncode == 0, err
         assert json.loads(out) > 0
 

@@ -13,7 +13,7 @@ from gpuslice_sim.mps.launch import is_running
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
-_PATIENCE = 30.0
+_PATIENCE = 90.0
 
 
 @contextmanager

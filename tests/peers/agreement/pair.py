@@ -18,7 +18,7 @@ from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 from tests.peers.plugins import DEVICE_PLUGINS
 
-PATIENCE = 20.0
+PATIENCE = 90.0
 CDI_DIRECTORY = "/run/cdi"
 OURS = Path(sys.executable).parent / "nvidia-device-plugin"
 # Release 0.19 has them on by default, 0.20 and we have not. Variables, so that flags win.

@@ -38,7 +38,7 @@ class Reader:
 
 
 async def eventually(holds: Callable[[], bool], what: Callable[[], object] = lambda: "") -> None:
-    for _ in range(750):
+    for _ in range(4500):
         if holds():
             return
         await asyncio.sleep(0.02)

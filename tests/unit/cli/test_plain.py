@@ -79,7 +79,7 @@ def test_what_a_daemon_set_says_is_plain(args: list[str]) -> None:
 def test_help_and_mistakes_are_left_to_typer(args: list[str], told: str) -> None:
     assert plain_flags(OPTIONS, args) is None
     done = subprocess.run(
-        [PROGRAM, "agent", *args], capture_output=True, text=True, check=False, timeout=60
+        [PROGRAM, "agent", *args], capture_output=True, text=True, check=False, timeout=180
     )
     assert told in done.stdout + done.stderr
 
@@ -100,7 +100,7 @@ except SystemExit:
 print(*sys.modules)
 """
     done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=180
     )
     unused = {"typer", "pydantic", "rich", "yaml", "msgspec", "httpx2", "lightkube", "anyio"}
     unused |= {"prometheus_client", "gpuslice.inject.cdi", "gpuslice.labels.labels"}

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
+from tests.surroundings import own_host
+
 Object = dict[str, Any]
 
 _KINDS = {"nodes": "Node", "events": "Event", "nodefeatures": "NodeFeature", "pods": "Pod"}
@@ -45,6 +47,8 @@ class Kubernetes:
         self._oldest = 0
         self._lock = threading.RLock()
         self._server: _Server | None = None
+        # Its own, so that it finds its port free when it comes back.
+        self.host = own_host()
         self.port = 0
 
     # What a test does to the cluster.
@@ -55,7 +59,7 @@ class Kubernetes:
         class Handler(_Handler):
             cluster = kubernetes
 
-        self._server = _Server(("127.0.0.1", self.port), Handler)
+        self._server = _Server((self.host, self.port), Handler)
         self.port = self._server.server_address[1]
         threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True).start()
 
@@ -111,7 +115,7 @@ class Kubernetes:
         return sum(1 for request in self.requests if re.match(pattern, request))
 
     def kubeconfig(self, path: Path) -> Path:
-        cluster = {"name": "c", "cluster": {"server": f"http://127.0.0.1:{self.port}"}}
+        cluster = {"name": "c", "cluster": {"server": f"http://{self.host}:{self.port}"}}
         context = {"name": "x", "context": {"cluster": "c", "user": "u", "namespace": "gpus"}}
         user = {"name": "u", "user": {"token": "secret"}}
         path.write_text(

@@ -28,7 +28,7 @@ def test_manifests_name_the_image_that_is_built_and_programs_that_are_in_it(path
         if thing["kind"] == "DaemonSet"
     ]
     for container in pod["containers"]:
-        assert image_name(project).partition("/")[2] == container["image"]
+        assert image_name(project) == container["image"]
         assert container["command"][0] in project.programs
 
 

@@ -43,7 +43,7 @@ async def running(loop: LabelLoop) -> AsyncIterator[None]:
 
 
 async def asked(board: Board) -> None:
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(60):
         await board.asked.wait()
     board.asked.clear()
 

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 INITIALIZING, ACTIVE, FAULT = "INITIALIZING", "ACTIVE", "FAULT"
 ENDED = "ENDED"  # until its exit status is read
-_PATIENCE_SECONDS = 10.0
+_PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -132,6 +132,8 @@ class Control:
             return
         self._queue.append(guest)
         self.serve()
+        if any(waiting is guest for waiting in self._queue):
+            self.log.write(f"NEW CLIENT {guest.pid} from user {guest.uid}: pending")
 
     def abandon(self, connection: socket.socket) -> None:
         """A client in line has gone."""

@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from gpuslice_sim.mps import cli
+from gpuslice_sim.process import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
     from gpuslice_sim.node import SimNode
-
-_PATIENCE_SECONDS = 20.0
 
 
 class MpsError(Exception):
@@ -113,7 +112,7 @@ class MpsDaemon:
             capture_output=True,
             text=True,
             check=False,
-            timeout=_PATIENCE_SECONDS,
+            timeout=PATIENCE_SECONDS,
         )
 
     def _ask(self, verb: str, text: str) -> str:
@@ -139,7 +138,7 @@ def is_running(pid: int) -> bool:
 
 
 def wait_until_gone(pid: int) -> None:
-    deadline = time.monotonic() + _PATIENCE_SECONDS
+    deadline = time.monotonic() + PATIENCE_SECONDS
     while is_running(pid):
         if time.monotonic() > deadline:
             raise MpsError(f"process {pid} does not end")

@@ -11,12 +11,12 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
+from gpuslice_sim.process import PATIENCE_SECONDS
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
     from types import TracebackType
-
-_PATIENCE_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ def run_client(
         capture_output=True,
         text=True,
         check=False,
-        timeout=_PATIENCE_SECONDS,
+        timeout=PATIENCE_SECONDS,
     )
     if not done.stdout:
         raise ValueError(f"simcuda {' '.join(arguments)}: {done.stderr.strip()}")
@@ -91,7 +91,7 @@ class HeldClient:
             raise ValueError(f"simcuda hold: {report['error']}: {report['message']}")
         return report
 
-    def next_report(self, timeout: float = _PATIENCE_SECONDS) -> dict[str, Any]:
+    def next_report(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
         """The next line of its output; TimeoutError if there is none."""
         deadline = time.monotonic() + timeout
         while b"\n" not in self._rest:
@@ -106,7 +106,7 @@ class HeldClient:
         return dict(json.loads(line))
 
     def wait(self) -> int:
-        return self._process.wait(_PATIENCE_SECONDS)
+        return self._process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> int:
         """Ends it in order and returns its exit status."""
