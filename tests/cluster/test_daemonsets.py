@@ -142,7 +142,9 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
 
         set_labels(cluster, "node-b", **{CONFIG_LABEL: "shred"})
         eventually(
-            lambda: [e for e in cluster.events_about("node-b") if e.startswith("ConfigurationNotFound")],
+            lambda: [
+                e for e in cluster.events_about("node-b") if e.startswith("ConfigurationNotFound")
+            ],
             "the Node has an event about the label",
         )
         set_labels(cluster, "node-b", **{CONFIG_LABEL: "shared"})

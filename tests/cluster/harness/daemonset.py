@@ -60,7 +60,7 @@ class DaemonSetAgent:
 
     def wait_for(self, offers: Mapping[str, int]) -> None:
         for resource, amount in offers.items():
-            self._cluster.wait_for_amount(self.node.name, amount, resource=resource, timeout=30)
+            self._cluster.wait_for_amount(self.node.name, amount, resource=resource)
 
     @contextlib.contextmanager
     def logging(self, line: str) -> Iterator[None]:
@@ -83,7 +83,7 @@ class DaemonSetAgent:
             agent.require()
             return line.encode() in agent.log.read_bytes()[after:]
 
-        eventually(said, f"the agent says {line!r}", timeout=30, explain=agent.tail)
+        eventually(said, f"the agent says {line!r}", explain=agent.tail)
 
     def _variables(self) -> dict[str, str]:
         fields = {"spec.nodeName": self.node.name, "metadata.name": ""}
@@ -127,5 +127,7 @@ def grant_access(cluster: Cluster) -> Path:
     for thing in manifest():
         if thing["kind"] != "DaemonSet":
             cluster.apply(thing)
-    token = cluster.kubectl("create", "token", ACCOUNT, f"--namespace={NAMESPACE}").strip()
+    token = cluster.kubectl(
+        "create", "token", ACCOUNT, f"--namespace={NAMESPACE}", "--duration=24h"
+    ).strip()
     return cluster.control_plane.credentials.add_kubeconfig(ACCOUNT, token, NAMESPACE)

@@ -40,7 +40,7 @@ class Deployment:
             self._kubectl("delete", thing["kind"], thing["metadata"]["name"],
                           f"--namespace={thing['metadata'].get('namespace', 'default')}",
                           "--ignore-not-found", "--wait=false")  # fmt: skip
-        eventually(lambda: not self.pods(), f"the pods of {self.name} are gone", timeout=120)
+        eventually(lambda: not self.pods(), f"the pods of {self.name} are gone")
 
     def pods(self) -> list[Object]:
         labels = self._daemon_set["spec"]["selector"]["matchLabels"]
@@ -58,9 +58,7 @@ class Deployment:
             fresh = not old & {pod["metadata"]["uid"] for pod in pods}
             return pods if there == sorted(nodes) and fresh and all(map(is_ready, pods)) else None
 
-        return eventually(
-            check, f"{self.name} is ready on {nodes}", timeout=120, explain=self.describe
-        )
+        return eventually(check, f"{self.name} is ready on {nodes}", explain=self.describe)
 
     def restart(self) -> None:
         """As after an upgrade: every pod is replaced by a new one."""
