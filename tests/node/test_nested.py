@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import grpc
 import pytest
 
 from gpuslice_sim.kubelet import Container, Kubelet, Pod
 
 from .conftest import MakeRig
-from .rig import AGENT, GPU, PLUGIN, Rig
+from .rig import AGENT, GPU, PLUGIN, RESOURCE, Rig
 
 VARIABLE = "NVIDIA_ALLOCATED_DEVICES"
 
@@ -119,3 +121,72 @@ def test_a_file_that_goes_bad_at_a_reload_takes_nothing_from_the_guest(host: Rig
         guest.wait_for_output("another node's")
         assert set(host.kubelet.devices(GPU)) == {one}
         assert guest.returncode is None
+
+
+def test_a_host_that_cuts_memory_is_told_that_slices_are_not_for_nested_nodes(host: Rig) -> None:
+    directory = host.directory / "nested"
+    flags = ("--nested=host", f"--nested-dir={directory}")
+    with host.agent(*flags, host.config("sharing: {memory: {devices: [0]}}")) as agent:
+        host.wait_for_offer(RESOURCE, GPU)
+        output = agent.wait_for_output("nested: host .*")
+        assert f"does not concern memory units ({RESOURCE})" in output
+        assert "memory-devices" in output
+        assert VARIABLE not in host.admit(1).response.envs
+        [given] = host.kubelet.admit(Pod("node", [Container("main", {GPU: 1})]))
+        assert given.response.envs[VARIABLE] == given.ids[0]
+    with host.plugin(*flags, name="without memory") as agent:
+        agent.wait_for_output("offering")
+        assert "does not concern" not in agent.output()
+
+
+def _a_file(path: Path) -> Path:
+    path.write_text("")
+    return path / "nested"
+
+
+def test_a_host_that_cannot_keep_its_lists_says_so_before_it_offers_anything(host: Rig) -> None:
+    directory = _a_file(host.directory / "file")
+    with host.plugin("--nested=host", f"--nested-dir={directory}") as agent:
+        assert agent.wait() == 1
+        assert f"nested-dir: '{directory}' is not valid" in agent.output()
+        assert "Not a directory" in agent.output()
+        assert "mount a directory of the host there, writable" in agent.output()
+        assert "Traceback" not in agent.output()
+    assert host.kubelet.registrations == 0
+
+
+def test_a_node_that_is_no_host_needs_no_directory_for_lists(host: Rig) -> None:
+    directory = _a_file(host.directory / "file")
+    with host.plugin(f"--nested-dir={directory}"):
+        host.kubelet.wait_for(GPU)
+        assert not directory.exists()
+
+
+def test_a_directory_that_cannot_be_used_is_refused_at_a_reload(host: Rig) -> None:
+    directory = _a_file(host.directory / "file")
+    with host.plugin(f"--nested-dir={directory}", host.config("")) as agent:
+        host.kubelet.wait_for(GPU)
+        host.config("flags: {nested: host}")
+        agent.wait_for_output("keeping the last good settings.*nested-dir")
+        agent.wait_for_output("still offering")
+        assert VARIABLE not in host.allocate(GPU, host.node.gpus()[0].uuid).envs
+
+
+def test_a_list_that_cannot_be_kept_refuses_the_container_in_words(host: Rig) -> None:
+    directory = host.directory / "nested"
+    directory.mkdir()
+    with host.plugin("--nested=host", f"--nested-dir={directory}"):
+        host.kubelet.wait_for(GPU)
+        gpus = {gpu.uuid for gpu in host.node.gpus()}
+        shutil.rmtree(directory)
+        directory.write_text("")
+        with pytest.raises(grpc.RpcError) as refused:
+            host.allocate(GPU, min(gpus))
+        details = refused.value.details() or ""
+        assert f'"{GPU}": nested-dir: {str(directory)!r} is not valid' in details
+        assert "writable" in details
+        assert "Errno" not in details
+        # Nobody else suffers for it, and the repair is found without a restart.
+        assert host.healthy(GPU) == gpus
+        directory.unlink()
+        assert host.allocate(GPU, min(gpus)).envs[VARIABLE] == min(gpus)

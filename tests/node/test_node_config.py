@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import socket
 import subprocess
 import sys
@@ -202,3 +204,47 @@ def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_lib
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
+
+
+def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anything(
+    rig: Rig,
+) -> None:
+    file = rig.directory / "config.yaml"
+    file.write_text(memory("example.com/a"))
+    address = free_address()
+    with rig.agent(f"--config-file={file}", f"--metrics-address={address}") as agent:
+        wait_for_only(rig, "example.com/a")
+        file.unlink()
+        os.mkfifo(file)
+        agent.wait_for_output("keeping the last good configuration.*it is a pipe")
+        agent.send(signal.SIGHUP)
+        agent.wait_for_output("keeping the last good settings.*it is a pipe")
+        assert get(address, "/healthz")[0] == 200
+        assert get(address, "/readyz")[0] == 503
+        wait_for_only(rig, "example.com/a")
+        file.unlink()
+        file.write_text(memory("example.com/b"))
+        wait_for_only(rig, "example.com/b")
+        assert agent.stop() == 0
+
+
+def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: Rig) -> None:
+    receiver, sender = os.pipe()
+    with os.fdopen(receiver), os.fdopen(sender, "w") as writing:
+        writing.write(memory("example.com/a"))
+        writing.flush()
+        with rig.agent(f"--config-file=/proc/{os.getpid()}/fd/{receiver}") as agent:
+            assert agent.wait() == 1
+            assert f"config-file: '/proc/{os.getpid()}/fd/{receiver}'" in agent.output()
+            assert "it is a pipe" in agent.output()
+            assert "give a regular file" in agent.output()
+            assert "Traceback" not in agent.output()
+    assert rig.kubelet.registrations == 0
+
+
+def test_the_null_device_is_the_empty_configuration_at_a_reload_too(rig: Rig) -> None:
+    with rig.agent("--config-file=/dev/null") as agent:
+        rig.kubelet.wait_for(RESOURCE)
+        agent.send(signal.SIGHUP)
+        agent.wait_for_output("reloaded")
+        assert rig.kubelet.allocatable(RESOURCE) == 30

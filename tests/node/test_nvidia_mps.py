@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import AdmissionError, Container, Pod, StartError
 from gpuslice_sim.process import BackgroundProcess
 
@@ -231,3 +232,34 @@ sharing:
             "CUDA_MPS_PIPE_DIRECTORY"
             not in rig.allocate(SHARED, f"{rig.node.gpus()[1].uuid}::2").envs
         )
+
+
+def test_whole_gpus_beside_replicas_do_without_the_daemon(rig: Rig) -> None:
+    text = "sharing: {mps: {resources: [{name: gpu, devices: [0], replicas: 4}]}}"
+    daemon = rig.mps_daemon(GPU)
+    daemon.start()
+    try:
+        with sharing(rig, text):
+            rig.kubelet.wait_for(GPU)
+            shared, whole = (gpu.uuid for gpu in rig.node.gpus())
+            replicas = {f"{shared}::{number}" for number in range(4)}
+            rig.wait_for_healthy(GPU, {whole, *replicas})
+            daemon.kill()
+            rig.wait_for_healthy(GPU, {whole})
+            assert rig.kubelet.allocatable(GPU) == 1
+            pod = Pod("p", [Container("main", {GPU: 1})])
+            [given] = rig.kubelet.admit(pod)
+            assert given.ids == [whole]
+            [device] = rig.contained(rig.kubelet.start_container(pod, "main"), "info")["devices"]
+            assert (device["uuid"], device["sms"]) == (whole, 40)
+            with pytest.raises(grpc.RpcError, match="its limits would not hold"):
+                before_start(rig, GPU, f"{shared}::0")
+    finally:
+        daemon.stop()
+
+
+def before_start(rig: Rig, resource: str, *ids: str) -> None:
+    """As the kubelet asks when a container with these is about to start."""
+    request = api.PreStartContainerRequest(devices_ids=ids)
+    endpoint = rig.kubelet.wait_for(resource)
+    endpoint.call("PreStartContainer", request, api.PreStartContainerResponse, 20)

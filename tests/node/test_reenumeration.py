@@ -55,3 +55,39 @@ def test_a_gpu_is_added_and_another_drained(make_rig: MakeRig) -> None:
         assert rig.kubelet.registrations == 1
         for change in ("went from nvidia to vfio-pci", "was added", "was removed"):
             assert change in plugin.output()
+
+
+def test_a_gpu_that_left_in_trouble_and_comes_back_is_a_new_one(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    with rig.plugin(places={}) as plugin:
+        rig.kubelet.wait_for(GPU)
+        plugin.wait_for_output("registered with the kubelet")
+        stays, leaves, *others = (gpu.uuid for gpu in rig.node.gpus())
+        rig.node.faults.xid(stays, 79)
+        rig.node.faults.xid(leaves, 79)
+        rig.wait_for_healthy(GPU, set(others))
+        rig.node.faults.unplug(leaves)
+        rig.kubelet.wait_until(
+            lambda: set(rig.kubelet.devices(GPU)) == {stays, *others}, "its end", PATIENCE
+        )
+        rig.node.faults.plug(leaves)
+        rig.wait_for_healthy(GPU, {leaves, *others}, PATIENCE)
+        assert rig.kubelet.devices(GPU)[stays] == "Unhealthy"
+        rig.node.faults.xid(leaves, 79)  # it is watched as any other
+        rig.wait_for_healthy(GPU, set(others))
+
+
+def test_settings_that_the_gpus_did_not_allow_are_taken_as_soon_as_they_do(
+    make_rig: MakeRig,
+) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    with rig.plugin(rig.config("flags: {migStrategy: none}"), places={}) as plugin:
+        whole = rig.wait_for_offer(GPU)
+        rig.config("flags: {migStrategy: single}")
+        plugin.wait_for_output("keeping the last good settings")
+        assert rig.offered() == whole
+        for gpu in (0, 1):
+            rig.node.faults.mig(gpu, ["3g.20gb"] * 2)
+        parts = {mig.uuid for gpu in rig.node.gpus() for mig in gpu.mig}
+        rig.wait_for_healthy(GPU, parts, PATIENCE)
+        plugin.wait_for_output('new settings .*"migStrategy":"single"')

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 
 import pytest
@@ -116,7 +117,7 @@ def test_settings_that_look_elsewhere_in_vain_leave_the_gpus_on_offer(rig: Rig, 
         rig.kubelet.wait_for(GPU)
         rig.config(text)
         plugin.wait_for_output("keeping the last good settings.*")
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_output("still offering")
         assert rig.kubelet.allocatable(GPU) == 6
         assert rig.allocate(GPU, f"{rig.node.gpus()[0].uuid}::0")
 
@@ -203,3 +204,42 @@ def test_a_mig_strategy_that_does_not_fit_is_refused_while_the_old_one_serves(
         rig.config("flags: {migStrategy: single}")
         plugin.wait_for_output("keeping the last good settings")
         assert rig.kubelet.allocatable(GPU) == 2
+
+
+@pytest.mark.parametrize("text", ["flags: {migStrategy: twofold}", BOTH_WAYS], ids=["file", "node"])
+@pytest.mark.parametrize("by_signal", [True, False], ids=["SIGHUP", "the file alone"])
+def test_nothing_that_was_refused_is_said_to_be_in_force(
+    rig: Rig, text: str, by_signal: bool
+) -> None:
+    with rig.plugin(rig.config(replicated(3))) as plugin:
+        rig.kubelet.wait_for(GPU)
+        tell(plugin, rig, text, by_signal=by_signal)
+        refused = plugin.wait_for_output("still offering.*resources=nvidia.com/gpu")
+        for untrue in ("new settings", "reloaded"):
+            assert untrue not in refused
+        assert len(re.findall(r"(?<!still )offering", refused)) == 2  # each GPU once, at the start
+        tell(plugin, rig, replicated(4), by_signal=by_signal)
+        taken = plugin.wait_for_output("reloaded.*resources=nvidia.com/gpu")
+        assert taken.count("new settings") == 1
+        assert taken.index("new settings") > taken.index("still offering")
+
+
+@needs_root
+def test_cdi_files_of_settings_before_the_last_ones_are_removed_at_the_end(rig: Rig) -> None:
+    by_cdi = "flags: {plugin: {deviceListStrategy: cdi-cri}}"
+    directory = rig.directory / "cdi"
+    flags = (
+        "--cdi-remove-on-exit=true",
+        f"--cdi-directory={directory}",
+        f"--driver-root-ctr-path={rig.node.root}",
+    )
+    with rig.plugin(*flags, rig.config(by_cdi), places={}) as plugin:
+        rig.kubelet.wait_for(GPU)
+        written = list(directory.iterdir())
+        assert len(written) == 1
+        rig.config("flags: {plugin: {deviceListStrategy: envvar}}")
+        plugin.wait_for_output("reloaded")
+        # Containers that restart still name what they were first started with.
+        assert list(directory.iterdir()) == written
+        assert plugin.stop() == 0
+        assert list(directory.iterdir()) == []

@@ -1,10 +1,11 @@
-"""What an operator should know about the offer, once per start and reload."""
+"""What an operator should know about settings and offer, once per start and reload."""
 
 from __future__ import annotations
 
 from gpuslice.agent.assembly import Assembled
 from gpuslice.agent.devices import DevicePlan
 from gpuslice.agent.memory import MemoryPlan
+from gpuslice.config.load import Loaded
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.mps.capability import most_clients
 from gpuslice.slicing.catalogue import Catalogue
@@ -12,6 +13,12 @@ from gpuslice.slicing.rules import MigStrategy
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
+
+
+def announce_settings(event: str, loaded: Loaded) -> None:
+    log.info(event, **loaded.settings.describe())
+    for warning in loaded.warnings:
+        log.warning(warning)
 
 
 def announce(assembled: Assembled) -> None:

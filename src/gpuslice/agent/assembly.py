@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.host import read_host
-from gpuslice.agent.nested_files import keep_allotment
+from gpuslice.agent.nested_files import keep_allotment, prepare_allotments
 from gpuslice.agent.plan import Node, everything, plan_resources
 from gpuslice.agent.resource import Plan
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import CdiSettings, Settings
 from gpuslice.gpus.allotment import own_part
 from gpuslice.slicing.catalogue import Catalogue, catalogue
 
@@ -35,7 +35,10 @@ class Assembled:
 
 
 def assemble(settings: Settings, node: Node) -> Assembled:
-    """Blocks on the disk. Raises SlicingError or AgentError, and has then changed nothing."""
+    """Blocks on the disk. Raises SlicingError or AgentError, and has then changed nothing.
+
+    Settings that are new need `check_directories` as well.
+    """
     try:
         return _assemble(settings, node)
     except OSError as error:  # files come and go while a driver is being replaced
@@ -56,12 +59,24 @@ def _assemble(settings: Settings, node: Node) -> Assembled:
     return Assembled(settings, node, found, plans, names.awaited)
 
 
-def withdraw(settings: Settings) -> None:
-    """At the end of the agent."""
-    if settings.containers.uses_cdi and settings.cdi.remove_on_exit:
-        from gpuslice.agent.cdi_files import CdiFiles
+def check_directories(assembled: Assembled) -> None:
+    """Raises AgentError where containers would be refused for want of a place to write to.
 
-        CdiFiles(settings.cdi).remove()
+    Apart from `assemble`: a place that is lost later must not take GPUs off the node that have no
+    need of it.
+    """
+    if any(offer.nested for offer in assembled.found.resources):
+        prepare_allotments(Path(assembled.settings.nested_directory))
+
+
+def withdraw(settings: CdiSettings, directories: Iterable[str]) -> None:
+    """At the end of the agent. `directories` are all that it has written CDI files to."""
+    if not settings.remove_on_exit:
+        return
+    from gpuslice.agent.cdi_files import CdiFiles
+
+    for directory in sorted(directories):
+        CdiFiles(replace(settings, directory=directory)).remove()
 
 
 def _refresh_cdi(settings: Settings, node: Node) -> CdiNames:

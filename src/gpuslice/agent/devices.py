@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from gpuslice.agent.nested_files import AllotmentNotKept
 from gpuslice.agent.node_health import NodeHealth
 from gpuslice.agent.resource import Piece, Plan, PlannedResource
 from gpuslice.config.settings import ContainerSettings, MpsCheck
@@ -48,7 +49,13 @@ class DevicePlan(Plan):
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
         return tuple(
-            Piece(o.device, max(1, o.replicas), o.ids, o.device.numa_node)
+            Piece(
+                o.device,
+                max(1, o.replicas),
+                o.ids,
+                o.device.numa_node,
+                limited=self.limited and o.replicas > 0,
+            )
             for o in self.offer.devices
         )
 
@@ -58,6 +65,10 @@ class DevicePlan(Plan):
 
     def usable(self, device: Device) -> bool:
         return can_be_shown(device, self.containers, self.host)
+
+    def limits(self, ids: Sequence[str]) -> bool:
+        positions = [self.offer.owners.get(device_id) for device_id in ids]
+        return any(position is None or self.pieces[position].limited for position in positions)
 
     def serve(self, health: NodeHealth) -> DeviceResource:
         return DeviceResource(self, health)
@@ -74,7 +85,7 @@ class DeviceResource(PlannedResource[DevicePlan]):
         try:
             requests = [devices_of(self._plan.offer, ids) for ids in containers]
             return [self._answer(requested) for requested in requests]
-        except (GrantRefused, OSError) as refusal:
+        except (GrantRefused, AllotmentNotKept) as refusal:
             raise Refused(f'invalid allocation request for "{self.name}": {refusal}') from refusal
 
     def _answer(self, requested: Sequence[Requested]) -> ContainerAnswer:

@@ -56,7 +56,8 @@ class MemoryPlan(Plan):
 
     @cached_property
     def pieces(self) -> tuple[Piece, ...]:
-        return tuple(Piece(whole(s.gpu), s.units, s.ids) for s in self.offer.gpus)
+        limited = self.settings.mps_pipe is not None
+        return tuple(Piece(whole(s.gpu), s.units, s.ids, limited=limited) for s in self.offer.gpus)
 
     @property
     def guarded_by(self) -> tuple[str | None, MpsCheck]:
@@ -64,6 +65,10 @@ class MemoryPlan(Plan):
 
     def usable(self, device: Device) -> bool:
         return can_be_shown(device, self.containers, self.host)
+
+    def limits(self, ids: Sequence[str]) -> bool:
+        del ids
+        return self.settings.mps_pipe is not None
 
     def serve(self, health: NodeHealth) -> MemorySlices:
         return MemorySlices(self, health)

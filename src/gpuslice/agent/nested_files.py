@@ -3,13 +3,32 @@
 from __future__ import annotations
 
 import hashlib
+import tempfile
 from pathlib import Path
 
 from gpuslice.agent.atomic_file import replace_file
+from gpuslice.agent.errors import AgentError
 
 
-class AllotmentNotKept(OSError):
-    """The file that a nested node needs could not be written."""
+class AllotmentNotKept(AgentError):
+    """The file that a nested node needs cannot be written: field, value and remedy."""
+
+    def __init__(self, directory: Path, error: OSError) -> None:
+        super().__init__(
+            f"nested-dir: {str(directory)!r} is not valid: the lists of GPUs for nested nodes "
+            f"cannot be kept there ({error.strerror}); mount a directory of the host there, "
+            "writable, under the same path"
+        )
+
+
+def prepare_allotments(directory: Path) -> None:
+    """Raises AllotmentNotKept unless files can be made there; leaves none."""
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise AllotmentNotKept(directory, error) from error
 
 
 def keep_allotment(directory: Path, text: str) -> str:
@@ -23,10 +42,5 @@ def keep_allotment(directory: Path, text: str) -> str:
     try:
         replace_file(path, content)
     except OSError as error:
-        raise AllotmentNotKept(
-            error.errno,
-            f"the list of GPUs for a nested node cannot be written ({error.strerror}): "
-            "make the nested directory writable for the agent",
-            str(path),
-        ) from error
+        raise AllotmentNotKept(directory, error) from error
     return str(path)

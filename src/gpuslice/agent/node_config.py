@@ -13,7 +13,7 @@ from gpuslice.cluster.events import Events, EventType
 from gpuslice.cluster.node import watch_label
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.options import AgentOptions
-from gpuslice.config.source import choose_config
+from gpuslice.config.source import check_config_file, choose_config
 from gpuslice.kubelet.watch import watch_directory
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -190,10 +190,8 @@ def _available(directory: Path) -> list[str]:
 
 
 def _content(path: Path) -> bytes:
+    check_config_file(path)
     try:
-        if path.exists() and not path.is_file():
-            # A pipe can be read once, by who needs it; /dev/null is the empty configuration.
-            return b""
         return path.read_bytes()
     except OSError as error:
         remedy = f"it cannot be read ({error.strerror})"

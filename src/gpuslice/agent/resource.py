@@ -26,6 +26,8 @@ class Piece:
     count: int
     ids: Callable[[], Iterable[str]]
     numa_node: int | None = None
+    # Whether its containers are held to a share, which nobody does while MPS is down.
+    limited: bool = False
 
 
 @dataclass(frozen=True)
@@ -48,6 +50,10 @@ class Plan(ABC):
     @abstractmethod
     def guarded_by(self) -> tuple[str | None, MpsCheck]:
         """The pipe directory of the MPS daemon that holds the limits, and how it is checked."""
+
+    @abstractmethod
+    def limits(self, ids: Sequence[str]) -> bool:
+        """Whether a container with these is held to a share; of unknown ones, it is."""
 
     @abstractmethod
     def usable(self, device: Device) -> bool:
@@ -102,7 +108,8 @@ class PlannedResource(ABC, Generic[P]):
     def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]: ...
 
     async def before_start(self, ids: Sequence[str]) -> None:
-        del ids  # one daemon serves every GPU of the resource
+        if not self._plan.limits(ids):
+            return
         try:
             await self._guard.require()
         except MpsUnavailable as error:
@@ -130,15 +137,16 @@ class PlannedResource(ABC, Generic[P]):
         """How many devices are healthy, and how many are not."""
         counts = {HEALTHY: 0, UNHEALTHY: 0}
         for piece in self._plan.pieces:
-            counts[self._state(piece.device)] += piece.count
+            counts[self._state(piece)] += piece.count
         return counts[HEALTHY], counts[UNHEALTHY]
 
     def _encode(self) -> bytes:
         return b"".join(
-            self._plan.encoded(position, self._state(piece.device))
+            self._plan.encoded(position, self._state(piece))
             for position, piece in enumerate(self._plan.pieces)
         )
 
-    def _state(self, device: Device) -> str:
-        good = self._plan.usable(device) and self._health.healthy(device)
-        return HEALTHY if good and not self._guard.trouble else UNHEALTHY
+    def _state(self, piece: Piece) -> str:
+        good = self._plan.usable(piece.device) and self._health.healthy(piece.device)
+        held = not piece.limited or self._guard.trouble is None
+        return HEALTHY if good and held else UNHEALTHY

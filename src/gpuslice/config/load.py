@@ -17,6 +17,7 @@ from gpuslice.config.settings import (
     Nested,
     Settings,
 )
+from gpuslice.config.source import check_config_file
 from gpuslice.config.table import OPTIONS
 from gpuslice.config.values import memory_reserve, memory_selection, memory_unit
 from gpuslice.config.xids import health_settings
@@ -85,6 +86,7 @@ def _read(
 ) -> tuple[dict[str, Said], FileRules, tuple[str, ...]]:
     if path is None:
         return {}, FileRules(), ()
+    check_config_file(path)
     # Imported here: an agent without a file does without the YAML parser's memory.
     from gpuslice.config.file import read_config_file
     from gpuslice.config.file_rules import file_rules
@@ -192,6 +194,12 @@ def _oddities(said: Sayings, settings: Settings) -> tuple[str, ...]:
         )
     if memory is None and "mps-pipe" in said and said.text("mps-pipe", ""):
         odd.append("mps-pipe has no effect: no memory is cut into units (memory-devices)")
+    if memory is not None and settings.nested is Nested.HOST:
+        odd.append(
+            f"nested: host does not concern memory units ({settings.memory.resource}): their "
+            "containers are told nothing of a nested node. Give such nodes GPUs, MIG devices or "
+            "replicas, and leave GPUs for them (memory-devices)"
+        )
     if "nested-env" in said and settings.nested is not Nested.GUEST:
         odd.append("nested-env has no effect: nested is not guest")
     return tuple(odd)

@@ -1,13 +1,22 @@
-"""Which of several configurations counts on this node."""
+"""Which of several configurations counts on this node, and what may be one."""
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Sequence
 from enum import Enum
+from pathlib import Path
 
 from gpuslice.config.errors import ConfigError
 
 _NAMED = "default"
+_NULL_DEVICE = os.makedev(1, 3)
+_KINDS = {
+    stat.S_IFIFO: "a pipe, which may never end and can be read only once",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFSOCK: "a socket",
+}
 
 
 class Fallback(Enum):
@@ -49,6 +58,26 @@ def choose_config(
         label or "",
         f"the node has none, default-config is not set and no fallback helps ({tried}); "
         f"{_list(available)}",
+    )
+
+
+def check_config_file(path: Path) -> None:
+    """Raises ConfigError for what cannot be read whole, and again, without waiting for anybody.
+
+    What cannot be looked at is left to who reads it.
+    """
+    try:
+        found = path.stat()
+    except OSError:
+        return
+    is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_DEVICE
+    if stat.S_ISREG(found.st_mode) or is_null:
+        return
+    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+    raise ConfigError(
+        "config-file",
+        str(path),
+        f"it is {kind}; give a regular file, or /dev/null for an empty one",
     )
 
 

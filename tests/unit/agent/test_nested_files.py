@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.nested_files import AllotmentNotKept, keep_allotment
+from gpuslice.agent.nested_files import AllotmentNotKept, keep_allotment, prepare_allotments
 from gpuslice.gpus.allotment import read_allotment
 from gpuslice.inject.nested import gpu_env
 
@@ -49,5 +49,16 @@ def test_many_at_once_keep_a_whole_file(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_kept_is_an_error_that_names_it(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(AllotmentNotKept, match=r"nested directory writable.*file/gpu-"):
-        keep_allotment(tmp_path / "file", gpu_env([A]))
+    for directory in (tmp_path / "file", tmp_path / "file" / "nested"):
+        because = f"^nested-dir: '{directory}' is not valid: .*(Not a directory|File exists).*mount"
+        with pytest.raises(AllotmentNotKept, match=because):
+            prepare_allotments(directory)
+        with pytest.raises(AllotmentNotKept, match=because):
+            keep_allotment(directory, gpu_env([A]))
+
+
+def test_a_directory_is_made_ready_and_left_empty(tmp_path: Path) -> None:
+    directory = tmp_path / "a" / "nested"
+    prepare_allotments(directory)
+    prepare_allotments(directory)
+    assert list(directory.iterdir()) == []

@@ -215,14 +215,44 @@ def test_a_missing_file_is_named_at_start(tmp_path: Path) -> None:
         )
 
 
-def test_a_pipe_is_left_to_who_reads_the_settings(tmp_path: Path) -> None:
+def _first(path: Path) -> Path | None:
+    options = AgentOptions(config_file=path)
+    return asyncio.run(ConfigSource(options, None, NoEvents(), Recorder()).first())
+
+
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
+    for path, kind in (
+        (pipe, "a pipe"),
+        (tmp_path, "a directory"),
+        (Path("/dev/zero"), "a device"),
+    ):
+        with pytest.raises(ConfigError, match=f"config-file: '{path}'.*it is {kind}.*regular file"):
+            _first(path)
+
+
+def test_the_null_device_is_the_empty_configuration(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("/dev/null")
+    for path in (Path("/dev/null"), tmp_path / "link"):
+        assert _first(path) == path
+
+
+def test_a_pipe_that_takes_the_files_place_leaves_the_last_one_in_force(tmp_path: Path) -> None:
+    file = tmp_path / "config.yaml"
+    file.write_text("old")
 
     async def scenario(reader: Reader) -> None:
-        assert reader.first == pipe
+        pipe = tmp_path / "pipe"
+        os.mkfifo(pipe)
+        pipe.rename(file)
+        await eventually(lambda: reader.metrics.last_reload_ok is False)
+        assert reader.read == []
+        file.unlink()
+        file.write_text("new")
+        await reader.until("new")
 
-    run(AgentOptions(config_file=pipe), scenario)
+    run(AgentOptions(config_file=file), scenario)
 
 
 # A directory without a label
