@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import sys
+import uuid
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,31 @@ def test_a_link_that_leads_nowhere_is_replaced(
     assert link(rig).readlink() == configs.directory / "a"
 
 
+def test_what_a_killed_sidecar_left_behind_is_in_nobodys_way(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    link(rig).parent.mkdir()
+    draft = link(rig).with_name(".config.yaml.tmp")
+    draft.symlink_to("half")
+    set_label(kubernetes, "a")
+    with manager(rig, kubernetes, configs, "--oneshot") as process:
+        assert process.wait() == 0
+    assert link(rig).readlink() == configs.directory / "a"
+    assert list(link(rig).parent.iterdir()) == [link(rig)]
+
+
+def test_a_link_that_is_right_is_left_alone(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    set_label(kubernetes, "a")
+    made = []
+    for _ in range(2):
+        with manager(rig, kubernetes, configs, "--oneshot") as process:
+            assert process.wait() == 0
+        made.append(link(rig).lstat().st_ino)
+    assert made[0] == made[1]
+
+
 def test_an_agent_beside_it_follows_the_label_and_edits(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
@@ -124,6 +151,38 @@ def test_the_named_process_is_told_of_a_change(
         assert sleeper.poll() is None
         set_label(kubernetes, "b")
         assert sleeper.wait(90) == -signal.SIGTERM
+
+
+def test_a_process_started_by_its_name_is_found_by_its_path(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    """As with the MPS daemon of NVIDIA's chart."""
+    name = f"told-{uuid.uuid4()}"
+    set_label(kubernetes, "a")
+    with (
+        subprocess.Popen([name, "60"], executable="/bin/sleep") as sleeper,
+        manager(rig, kubernetes, configs, "--signal=15", f"--process-to-signal=/usr/bin/{name}"),
+    ):
+        eventually(link(rig).exists, "the link is there")
+        set_label(kubernetes, "b")
+        assert sleeper.wait(20) == -signal.SIGTERM
+
+
+def test_an_editor_of_a_file_of_that_name_is_not_told(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    name = f"told-{uuid.uuid4()}"
+    (rig.directory / name).write_text("import time\ntime.sleep(60)\n")
+    set_label(kubernetes, "a")
+    with (
+        subprocess.Popen(["vim", rig.directory / name], executable=sys.executable) as editor,
+        manager(rig, kubernetes, configs, "--signal=15", f"--process-to-signal={name}") as process,
+    ):
+        eventually(link(rig).exists, "the link is there")
+        set_label(kubernetes, "b")
+        process.wait_for_output("nobody to tell of the new configuration")
+        assert editor.poll() is None
+        editor.kill()
 
 
 @pytest.mark.parametrize("missing", ["NODE_NAME", "CONFIG_FILE_SRCDIR", "CONFIG_FILE_DST"])

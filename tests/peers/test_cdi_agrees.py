@@ -1,41 +1,29 @@
-"""Our CDI specification and the one of NVIDIA's device plugin describe a node alike.
+"""The CDI specifications that our plugin writes and those of NVIDIA's describe a node alike.
 
-Accepted differences, each undone below before the two are compared:
-
-* links by PCI path: NVIDIA's name the driver root in front of /dev/dri/by-path, so that the link
-  is made where no program in the container looks; ours are made in /dev/dri/by-path.
-* links of graphics libraries: NVIDIA's have a hook of their own, ours make all links at once.
-* groups of device nodes that not everyone may open: this release of NVIDIA's plugin means to add
-  containers to them and, by a mistake that later releases correct, never does. Ours does.
-* IMEX channels: ours state the numbers of the node, NVIDIA's leave them to the runtime.
+Both programs run with the same flags. What may differ is listed in agreement/differences.py, and
+each of these differences is shown here.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import stat
 import subprocess
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gpuslice.agent.cdi_files import CdiFiles, CdiNames
-from gpuslice.config.settings import CdiSettings, ContainerSettings, DeviceId, DeviceList
-from gpuslice.slicing.device import Device, parts, whole
-from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice_sim.driver_root import pci_address
 from gpuslice_sim.node import SimGpu, SimNode
 
-from . import device_nodes
+from .agreement import differences as d
+from .agreement.differences import shows
+from .agreement.pair import Pair, Refusal
+from .agreement.specifications import Spec, read, specifications_agree
 from .build import Peers
-from .conftest import MakeNode, StartPlugin
+from .conftest import MakeNode, StartPair
 
-Spec = dict[str, Any]
-
-VENDOR = "k8s.device-plugin.nvidia.com"
+GPU = "nvidia.com/gpu"
 LIBRARIES = f"usr/lib/{os.uname().machine}-linux-gnu"
 NODES = {
     "gdrdrv": (240, 0),
@@ -45,6 +33,18 @@ NODES = {
     "infiniband/rdma_cm": (10, 58),
     "nvidia-caps-imex-channels/channel0": (234, 0),
 }
+EXTRAS = ("--gds-enabled", "--mofed-enabled", "--gdrcopy-enabled", "--imex-channel-ids=0")
+CLASSES = {"gpu", "imex-channel", "gdrcopy", "gds", "mofed"}
+# What a node with everything in place shows.
+FURNISHED = (d.CDI_GROUPS, d.CDI_BY_PATH, d.CDI_ONE_HOOK, d.CDI_IMEX_NUMBERS)
+
+
+def test_every_accepted_difference_of_specifications_is_shown() -> None:
+    shown = d.shown_by(globals())
+    assert sorted(one.id for one in shown) == sorted(one.id for one in d.ACCEPTED_IN_CDI)
+
+
+# What agrees
 
 
 @pytest.mark.parametrize(
@@ -58,215 +58,187 @@ NODES = {
     ],
 )
 def test_devices_env_mounts_and_hooks_agree(
-    make_node: MakeNode, start_plugin: StartPlugin, scratch: Path, profile: str, strategy: str
+    make_node: MakeNode, start_pair: StartPair, profile: str, strategy: str
 ) -> None:
-    node = make_node(profile)
-    theirs = their_specs(node, start_plugin, scratch, f"--mig-strategy={strategy}")
-    ours, _ = our_specs(node, scratch, ContainerSettings())
-    assert ours.keys() == theirs.keys() == {"gpu"}
-    assert ours["gpu"]["cdiVersion"] == theirs["gpu"]["cdiVersion"]
-    assert_alike(node, ours["gpu"], theirs["gpu"])
+    pair = writing(start_pair, make_node(profile), f"--mig-strategy={strategy}")
+    specifications_agree(pair, {"gpu"})
 
 
 @pytest.mark.parametrize("driver", [535, 570, 590, 615])
 def test_everything_that_can_lie_around_a_driver_is_found_alike(
-    make_node: MakeNode, start_plugin: StartPlugin, scratch: Path, driver: int
+    make_node: MakeNode, start_pair: StartPair, driver: int
 ) -> None:
     node = make_node("a100x2-mig-mixed", driver=driver)
     furnish(node)
-    flag = "enable-explicit-driver-libraries"
-    theirs = their_specs(
-        node,
-        start_plugin,
-        scratch,
+    flag = "--cdi-feature-flags=enable-explicit-driver-libraries"
+    pair = writing(start_pair, node, "--mig-strategy=mixed", *EXTRAS, flag)
+    specifications_agree(pair, CLASSES, FURNISHED)
+
+
+def test_devices_are_named_by_index_alike(make_node: MakeNode, start_pair: StartPair) -> None:
+    pair = writing(
+        start_pair,
+        make_node("a100x2-mig-mixed"),
         "--mig-strategy=mixed",
-        "--gds-enabled",
-        "--mofed-enabled",
-        "--gdrcopy-enabled",
-        "--imex-channel-ids=0",
-        f"--cdi-feature-flags={flag}",
+        "--device-id-strategy=index",
     )
-    containers = ContainerSettings(gds=True, mofed=True, gdrcopy=True, imex_channels=(0,))
-    ours, names = our_specs(node, scratch, containers, flag)
-    assert ours.keys() == theirs.keys() == {"gpu", "imex-channel", "gdrcopy", "gds", "mofed"}
-    for name in ours:
-        assert_alike(node, ours[name], theirs[name])
-    assert ours["gpu"]["devices"][0]["containerEdits"]["additionalGids"] == [44]
-    assert names.cdi_extras == (
-        f"{VENDOR}/imex-channel=0",
-        f"{VENDOR}/gdrcopy=all",
-        f"{VENDOR}/gds=all",
-        f"{VENDOR}/mofed=all",
-    )
-
-
-def test_devices_are_named_by_index_alike(
-    make_node: MakeNode, start_plugin: StartPlugin, scratch: Path
-) -> None:
-    node = make_node("a100x2-mig-mixed")
-    theirs = their_specs(
-        node, start_plugin, scratch, "--mig-strategy=mixed", "--device-id-strategy=index"
-    )
-    ours, names = our_specs(node, scratch, ContainerSettings(device_id=DeviceId.INDEX))
-    assert_alike(node, ours["gpu"], theirs["gpu"])
-    assert set(names.cdi_names.values()) == {
-        f"{VENDOR}/gpu={name}" for name in ("0:0", "0:1", "0:2", "0:3", "1")
-    }
+    specifications_agree(pair, {"gpu"})
+    assert set(by_name(our_gpus(pair))) == {"0:0", "0:1", "0:2", "0:3", "1"}
 
 
 @pytest.mark.parametrize("path", ["/usr/bin/nvidia-cdi-hook", "/opt/bin/nvidia-ctk"])
 def test_the_hook_program_is_called_alike(
-    make_node: MakeNode, start_plugin: StartPlugin, scratch: Path, path: str
+    make_node: MakeNode, start_pair: StartPair, path: str
 ) -> None:
-    node = make_node("t4x2")
-    theirs = their_specs(node, start_plugin, scratch, f"--nvidia-cdi-hook-path={path}")
-    ours, _ = our_specs(node, scratch, ContainerSettings(), hook_path=path)
-    assert_alike(node, ours["gpu"], theirs["gpu"])
+    pair = writing(start_pair, make_node("t4x2"), f"--nvidia-cdi-hook-path={path}")
+    specifications_agree(pair, {"gpu"})
 
 
-@pytest.mark.parametrize("ids", list(DeviceId))
-def test_nvidias_tool_reads_what_we_write(
-    make_node: MakeNode, peers: Peers, scratch: Path, ids: DeviceId
+@pytest.mark.parametrize("ids", ["uuid", "index"])
+def test_nvidias_tool_finds_every_device_that_our_answers_name(
+    make_node: MakeNode, start_pair: StartPair, peers: Peers, ids: str
 ) -> None:
     node = make_node("a100x2-mig-mixed")
     furnish(node)
-    containers = ContainerSettings(
-        device_id=ids, gds=True, mofed=True, gdrcopy=True, imex_channels=(0,)
-    )
-    _, names = our_specs(node, scratch, containers)
+    pair = writing(start_pair, node, "--mig-strategy=mixed", *EXTRAS, f"--device-id-strategy={ids}")
+    pair.wait_for(GPU, *(f"nvidia.com/mig-{size}" for size in ("1g.5gb", "2g.10gb", "3g.20gb")))
     done = subprocess.run(
-        [peers.ctk, "cdi", "list", f"--spec-dir={scratch / 'ours'}"],
+        [peers.ctk, "cdi", "list", f"--spec-dir={pair.ours.cdi_directory}"],
         capture_output=True,
         text=True,
         check=True,
         timeout=180,
     )
-    assert set(done.stdout.split()) == {*names.cdi_names.values(), *names.cdi_extras}
+    assert set(done.stdout.split()) == named_in_our_answers(pair)
 
 
-def their_specs(
-    node: SimNode, start_plugin: StartPlugin, scratch: Path, *flags: str
-) -> dict[str, Spec]:
-    directory = scratch / "theirs"
-    directory.mkdir()
-    plugin = start_plugin(
+# What differs
+
+
+@shows(d.CDI_OFFERED)
+def test_a_gpu_in_mig_mode_that_is_offered_whole_is_described_whole_by_us(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    node = make_node("a100x2-mig-mixed")
+    pair = writing(start_pair, node, "--mig-strategy=none")
+    cut, whole = node.gpu(0), node.gpu(1)
+    for side in (pair.ours, pair.theirs):
+        assert set(side.health(GPU)) == {cut.uuid, whole.uuid}
+    ours, theirs = by_name(our_gpus(pair)), by_name(their_gpus(pair))
+    assert set(ours) == {cut.uuid, whole.uuid}
+    assert set(theirs) == {*(mig.uuid for mig in cut.mig), whole.uuid}
+    assert ours[whole.uuid] == theirs[whole.uuid]
+    [entry] = ours[cut.uuid]["deviceNodes"]
+    assert entry["path"] == f"/dev/nvidia{cut.minor}"
+
+
+@shows(d.CDI_HOST_PATH)
+def test_a_path_that_is_the_same_on_the_host_is_stated_once_by_us(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    node = make_node("t4x2")
+    pair = writing(start_pair, node, driver_root="/")
+    ours, theirs = our_gpus(pair), their_gpus(pair)
+    assert (ours["cdiVersion"], theirs["cdiVersion"]) == ("0.3.0", "0.5.0")
+    for entry in nodes_of(theirs):
+        assert entry["hostPath"] == entry["path"]
+    assert not any("hostPath" in entry for entry in nodes_of(ours))
+    specifications_agree(pair, {"gpu"}, (d.CDI_HOST_PATH,))
+
+
+@shows(d.CDI_GROUPS, d.CDI_BY_PATH, d.CDI_ONE_HOOK)
+def test_nodes_of_a_display_can_be_found_and_opened_with_us(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    node = make_node("t4x2")
+    furnish(node)
+    pair = writing(start_pair, node)
+    ours, theirs = our_gpus(pair), their_gpus(pair)
+    uuid, address = node.gpu(0).uuid, pci_address(node.gpu(0).pci)
+
+    assert by_name(ours)[uuid]["additionalGids"] == [44]
+    assert "additionalGids" not in by_name(theirs)[uuid]
+    assert (ours["cdiVersion"], theirs["cdiVersion"]) == ("0.7.0", "0.5.0")
+
+    link = f"/dev/dri/by-path/pci-{address}-card"
+    assert f"../card1::{link}" in links_of(by_name(ours)[uuid])
+    assert f"../card1::{node.root}{link}" in links_of(by_name(theirs)[uuid])
+
+    def hooks(spec: Spec) -> list[str]:
+        return [hook["args"][2] for hook in spec["containerEdits"]["hooks"]]
+
+    assert hooks(theirs) == ["create-symlinks", *hooks(ours)]
+
+
+def test_without_groups_nothing_is_left_of_that_difference(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    node = make_node("t4x2")
+    furnish(node)
+    pair = writing(start_pair, node, "--cdi-feature-flags=no-additional-gids-for-device-nodes")
+    specifications_agree(pair, {"gpu"}, (d.CDI_BY_PATH, d.CDI_ONE_HOOK))
+
+
+@shows(d.CDI_IMEX_NUMBERS)
+def test_imex_channels_have_their_numbers_with_us(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    node = make_node("t4x2")
+    furnish(node)
+    pair = writing(start_pair, node, "--imex-channel-ids=0")
+    path = "/dev/nvidia-caps-imex-channels/channel0"
+    same = {"path": path, "hostPath": f"{node.root}{path}"}
+    assert nodes_of(read(pair.theirs.cdi_directory)["imex-channel"]) == [same]
+    assert nodes_of(read(pair.ours.cdi_directory)["imex-channel"]) == [
+        {**same, "major": 234, "fileMode": 0o666, "permissions": "rwm"}
+    ]
+
+
+# Helpers
+
+
+def writing(
+    start_pair: StartPair, node: SimNode, *flags: str, driver_root: str | None = None
+) -> Pair:
+    """Both plugins, when their specifications are there: they register later."""
+    pair = start_pair(
         node,
         "--device-list-strategy=cdi-cri",
-        f"--driver-root={node.root}",
+        f"--driver-root={driver_root or node.root}",
         *flags,
-        binds={"/run/cdi": directory},
     )
-    plugin.kubelet.wait_until(
-        lambda: bool(plugin.kubelet.resources()), "the plugin to register", 60
-    )
-    return read_specs(directory)
+    pair.wait_for(GPU)
+    return pair
 
 
-def our_specs(
-    node: SimNode,
-    scratch: Path,
-    containers: ContainerSettings,
-    *flags: str,
-    hook_path: str = CdiSettings().hook_path,
-) -> tuple[dict[str, Spec], CdiNames]:
-    directory = scratch / "ours"
-    settings = CdiSettings(
-        container_driver_root=str(node.root),
-        directory=str(directory),
-        feature_flags=frozenset(flags),
-        hook_path=hook_path,
-    )
-    chosen = ContainerSettings(
-        device_list=frozenset({DeviceList.CDI_CRI}),
-        device_id=containers.device_id,
-        gds=containers.gds,
-        mofed=containers.mofed,
-        gdrcopy=containers.gdrcopy,
-        imex_channels=containers.imex_channels,
-        driver_root=str(node.root),
-        dev_root=str(node.root),
-    )
-    gpus = [as_gpu(node, gpu) for gpu in node.gpus()]
-    files = CdiFiles(settings, host_directories=(), own_root=node.root)
-    version = node.state.values()["driver.version"]
-    names = files.refresh(gpus, [d for gpu in gpus for d in devices_of(gpu)], version, chosen)
-    return read_specs(directory), names
+def our_gpus(pair: Pair) -> Spec:
+    return read(pair.ours.cdi_directory)["gpu"]
 
 
-def read_specs(directory: Path) -> dict[str, Spec]:
-    prefix = f"{VENDOR}-"
-    return {
-        path.stem.removeprefix(prefix): json.loads(path.read_text())
-        for path in directory.iterdir()
-        if path.name.startswith(prefix)
-    }
+def their_gpus(pair: Pair) -> Spec:
+    return read(pair.theirs.cdi_directory)["gpu"]
 
 
-def devices_of(gpu: Gpu) -> tuple[Device, ...]:
-    return parts(gpu) if gpu.mig else (whole(gpu),)
+def by_name(spec: Spec) -> dict[str, Spec]:
+    return {device["name"]: device["containerEdits"] for device in spec["devices"]}
 
 
-def as_gpu(node: SimNode, gpu: SimGpu) -> Gpu:
-    return Gpu(
-        gpu.uuid,
-        gpu.index,
-        gpu.minor,
-        gpu.name,
-        memory_mib=0,
-        pci_bus_id=pci_address(gpu.pci),
-        nodes=tuple(device_nodes.of_gpu(gpu)),
-        mig_enabled=bool(gpu.mig),
-        mig=tuple(
-            MigDevice(
-                uuid=mig.uuid,
-                index=number,
-                gpu_instance=mig.gi,
-                compute_instance=mig.ci,
-                profile=mig.profile.name,
-                memory_mib=0,
-                nodes=tuple(device_nodes.of_mig(node, gpu, mig))[1:],
-            )
-            for number, mig in enumerate(gpu.mig)
-        ),
-    )
+def nodes_of(spec: Spec) -> list[Spec]:
+    edits = [*by_name(spec).values(), spec.get("containerEdits", {})]
+    return [node for edit in edits for node in edit.get("deviceNodes", [])]
 
 
-def assert_alike(node: SimNode, ours: Spec, theirs: Spec) -> None:
-    assert ours["kind"] == theirs["kind"]
-    numbers = "imex" not in ours["kind"]
-    assert plain(node, ours, numbers) == plain(node, theirs, numbers)
+def links_of(edits: Spec) -> list[str]:
+    return [word for hook in edits["hooks"] for word in hook["args"] if "::" in word]
 
 
-def plain(node: SimNode, spec: Spec, numbers: bool) -> Mapping[str, object]:
-    """A specification without the accepted differences and without order that means nothing."""
-    edits = {device["name"]: device["containerEdits"] for device in spec["devices"]}
-    assert list(edits) == sorted(edits)
-    edits["all devices"] = spec.get("containerEdits", {})
-    return {name: plain_edits(node, edit, numbers) for name, edit in edits.items()}
-
-
-def plain_edits(node: SimNode, edits: Spec, numbers: bool) -> Mapping[str, object]:
-    assert edits.keys() <= {"env", "deviceNodes", "hooks", "mounts", "additionalGids"}
-    nodes = edits.get("deviceNodes", [])
-    if not numbers:
-        nodes = [{key: entry[key] for key in ("path", "hostPath")} for entry in nodes]
-    links, others = [], []
-    for hook in edits.get("hooks", []):
-        words = [word.replace(f"::{node.root}/dev/dri", "::/dev/dri") for word in hook["args"]]
-        assert hook.keys() == {"hookName", "path", "args", "env"}
-        call = (hook["hookName"], hook["path"], hook["env"])
-        if "create-symlinks" in words:
-            first = words.index("--link")
-            links += [(*call, words[:first], link) for link in words[first + 1 :: 2]]
-        else:
-            others.append((*call, words))
-    return {
-        "env": edits.get("env", []),
-        "nodes": nodes,
-        "links": sorted(links, key=str),
-        "hooks": others,
-        "mounts": sorted(edits.get("mounts", []), key=str),
-    }
+def named_in_our_answers(pair: Pair) -> set[str]:
+    found = set()
+    for resource in pair.resources:
+        answers = pair.ours.allocate(resource, [[i] for i in pair.ours.health(resource)])
+        assert not isinstance(answers, Refusal), answers
+        found |= {device.name for answer in answers for device in answer.cdi_devices}
+    return found
 
 
 def furnish(node: SimNode) -> None:

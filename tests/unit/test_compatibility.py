@@ -1,53 +1,158 @@
-"""docs/compatibility.md leaves nothing out: no option, no key, no accepted difference."""
+"""docs/compatibility.md leaves nothing out: no option, no key, no label, no accepted difference."""
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpuslice.cli.config_manager import MANAGER_OPTIONS
 from gpuslice.config.file import ConfigFile
 from gpuslice.config.keys import all_paths
 from gpuslice.config.option import Option
 from gpuslice.config.table import OPTIONS
-from tests.peers.agreement.differences import ACCEPTED
+from gpuslice.gpus.features import Vgpu
+from gpuslice.gpus.nvml import Fabric
+from gpuslice.labels.options import LABELS_OPTIONS, NVIDIA_OPTIONS
+from gpuslice.slicing.rules import ALL, MigStrategy, Rules, SharingStrategy
+from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
+from tests.unit.labels.nodes import A100, FACTS, LARGE, SMALL, T4, cut, labels, several, shared
 
 TEXT = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
 NVIDIA = TEXT.partition("## NVIDIA's device plugin")[2]
-ROWS = [
-    [cell.strip() for cell in line.strip("|").split("|")]
-    for line in NVIDIA.splitlines()
-    if line.startswith("|")
-]
 VERDICTS = {"same", "better", "own", "not applicable"}
+
+
+def rows(text: str) -> list[list[str]]:
+    return [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+        if line.startswith("|")
+    ]
+
+
+def section(title: str) -> str:
+    _, found, after = NVIDIA.partition(f"\n### {title}\n")
+    assert found, title
+    return after.partition("\n### ")[0]
 
 
 def names(cell: str) -> set[str]:
     return set(re.findall(r"`([^`]+)`", cell))
 
 
-@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_option_has_a_row_with_all_its_names(option: Option) -> None:
-    flags = {f"--{name}" for name in (option.name, *option.aliases)} if option.is_flag else set()
-    assert any(
+def has_row(option: Option, text: str) -> bool:
+    """With all names of the flag and all of its variables, and no others."""
+    words = (option.name, *option.aliases) if option.is_flag else ()
+    flags = {f"-{word}" if len(word) == 1 else f"--{word}" for word in words}
+    return any(
         flags == names(flag) and set(option.variables) == names(variables)
-        for flag, variables, *_ in ROWS
+        for flag, variables, *_ in rows(text)
     )
+
+
+# Options and keys
+
+
+@pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_the_agent_has_a_row_with_all_its_names(option: Option) -> None:
+    assert has_row(option, NVIDIA)
+
+
+@pytest.mark.parametrize("option", NVIDIA_OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_feature_discovery_has_a_row_with_all_its_names(option: Option) -> None:
+    assert has_row(option, section("Feature discovery"))
+
+
+@pytest.mark.parametrize("option", NVIDIA_OPTIONS, ids=lambda option: option.name)
+def test_a_row_of_feature_discovery_names_the_key_of_the_file(option: Option) -> None:
+    table = section("Feature discovery").partition("`mps-control-daemon`")[0]
+    [row] = [row for row in rows(table) if f"--{option.name}" in names(row[0])]
+    assert names(row[2]) == ({option.key} if option.key else set())
+
+
+@pytest.mark.parametrize("option", LABELS_OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_our_own_labels_command_has_a_row(option: Option) -> None:
+    assert has_row(option, NVIDIA)
+
+
+@pytest.mark.parametrize("option", MANAGER_OPTIONS, ids=lambda option: option.name)
+def test_every_option_of_the_config_manager_has_a_row_with_all_its_names(option: Option) -> None:
+    assert has_row(option, section("Choosing a configuration by the node's label"))
 
 
 @pytest.mark.parametrize("key", list(all_paths(ConfigFile)))
 def test_every_key_of_the_file_has_a_row(key: str) -> None:
-    assert any(key in names(cell) for row in ROWS for cell in row[:3])
+    assert any(key in names(cell) for row in rows(NVIDIA) for cell in row[:3])
+
+
+# Labels
+
+FABRIC = Fabric("b4d1a3c0-0000-0000-0000-000000000001", 7)
+NODES = (
+    [T4],
+    [A100],
+    [cut(A100, SMALL, SMALL)],
+    [cut(A100, SMALL, LARGE)],
+    [cut(replace(A100, uuid="GPU-cut"), SMALL), *several(T4, 2, first=1)],
+)
+FACTS_OF_NODES = (
+    FACTS,
+    replace(FACTS, fabrics=(FABRIC,), vgpus=(Vgpu("460.16", "r460_00"),)),
+)
+SLICED = ((), (shared(SharingStrategy.TIME_SLICING, 4),))
+# Read by us or by charts.
+NOT_MADE = {"nvidia.com/device-plugin.config", "nvidia.com/gpu.present"}
+
+
+def made() -> set[str]:
+    """Every label that some node has, without what is the node's own in it."""
+    rules = [
+        Rules(mig_strategy=strategy, replicas=replicas, memory=memory)
+        for strategy, replicas, memory in itertools.product(MigStrategy, SLICED, (None, ALL))
+    ]
+    rules.append(Rules(replicas=(shared(SharingStrategy.MPS, 4, rename="nvidia.com/gpu.mps"),)))
+    found = (
+        key
+        for gpus, facts, rule in itertools.product(NODES, FACTS_OF_NODES, rules)
+        for key in labels(gpus, rule, facts, timestamp=1)
+    )
+    return set(map(general, found))
+
+
+def general(key: str) -> str:
+    if not key.startswith("gpuslice.io/"):
+        return "nvidia.com/" + re.sub(r"^mig-\d+g\.\d+gb\.", "mig-<profile>.", key)
+    key = re.sub(r"/gpu\.(Tesla-T4|NVIDIA-A100-SXM4-40GB)\.", "/gpu.<model>.", key)
+    return re.sub(r"/resource\..+\.(\w+)$", r"/resource.<domain>_<name>.\1", key)
+
+
+def test_every_label_has_a_row_of_its_own_and_no_row_is_about_another() -> None:
+    listed = [name for row in rows(section("Labels")) for name in names(row[0])]
+    assert len(listed) == len(set(listed))
+    assert set(listed) == made() | NOT_MADE
+
+
+# Verdicts and differences
 
 
 def test_every_row_has_a_verdict() -> None:
-    differences = {one.id for one in ACCEPTED}
-    for row in ROWS:
+    differences = {one.id for one in (*ACCEPTED, *ACCEPTED_IN_CDI)}
+    for row in rows(NVIDIA):
         is_head = set("".join(row)) <= {"-"} or "here" in row
         assert is_head or VERDICTS & set(row) or names(row[0]) & differences, row
 
 
-def test_the_accepted_differences_are_those_that_tests_accept() -> None:
-    table = NVIDIA.partition("### Differences")[2]
-    assert re.findall(r"^\| `([^`]+)` \|", table, re.MULTILINE) == [one.id for one in ACCEPTED]
+@pytest.mark.parametrize(
+    ("title", "accepted"),
+    [("Differences", ACCEPTED), ("Differences of CDI specifications", ACCEPTED_IN_CDI)],
+)
+def test_the_accepted_differences_are_those_that_tests_accept(
+    title: str, accepted: Iterable[Difference]
+) -> None:
+    listed = re.findall(r"^\| `([^`]+)` \|", section(title), re.MULTILINE)
+    assert listed == [one.id for one in accepted]

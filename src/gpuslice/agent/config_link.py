@@ -9,11 +9,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.agent.api_server import api_server
+from gpuslice.agent.atomic_file import replace_link
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.cluster.events import Events, NodeEvents, NoEvents
 from gpuslice.config.errors import ConfigError
@@ -25,13 +27,16 @@ log = Logger(__name__)
 
 # What the link points to where the configuration is empty.
 _EMPTY = Path("/dev/null")
+# What runs a script under its own name.
+_PYTHON = re.compile(r"python[0-9.]*")
 
 
 @dataclass(frozen=True, slots=True)
 class LinkOptions:
     link: Path
     oneshot: bool = False
-    # Who is told of a new configuration, by the first word of its command line; None: nobody.
+    # Who is told of a new configuration, by the first word of its command line, with or without
+    # its directory; None: nobody.
     process: str | None = "nvidia-device-plugin"
     signal: int = signal.SIGHUP
 
@@ -69,19 +74,14 @@ async def keep_link(options: AgentOptions, link: LinkOptions) -> None:
 def point(link: Path, target: Path | None) -> None:
     """Replaces the link in one step: its reader finds the old one or the new, never none."""
     wanted = target or _EMPTY
-    draft = link.with_name(f".{link.name}.new")
     try:
-        if link.is_symlink() and link.readlink() == wanted:
-            return
-        link.parent.mkdir(parents=True, exist_ok=True)
-        draft.unlink(missing_ok=True)
-        draft.symlink_to(wanted)
-        draft.rename(link)
+        written = replace_link(link, wanted)
     except OSError as error:
         raise ConfigError(
             "config-file-dst", str(link), f"it cannot be written ({error.strerror})"
         ) from error
-    log.info("linked the configuration", link=link, to=wanted)
+    if written:
+        log.info("linked the configuration", link=link, to=wanted)
 
 
 def tell(process: str, number: int, proc: Path = Path("/proc")) -> bool:
@@ -102,10 +102,22 @@ def tell(process: str, number: int, proc: Path = Path("/proc")) -> bool:
 
 
 def _is(entry: Path, process: str) -> bool:
-    """By its own name, or by that of the script that an interpreter runs."""
+    """By its own name, or by that of the script if it is Python that runs one.
+
+    No other word counts: an editor has the program's name on its command line, too.
+    """
     try:
-        words = (entry / "cmdline").read_bytes().split(b"\0")
+        words = (entry / "cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return False
-    names = {os.fsdecode(word) for word in words[:2]}
-    return process in names | {Path(name).name for name in names if name.startswith("/")}
+    program, *rest = map(os.fsdecode, words)
+    if _PYTHON.fullmatch(Path(program).name):
+        program = next((word for word in rest if not word.startswith("-")), program)
+    return _alike(Path(program), Path(process))
+
+
+def _alike(one: Path, other: Path) -> bool:
+    """Charts name a program by its path and start it by its name, and the other way round."""
+    if one.is_absolute() and other.is_absolute():
+        return one == other
+    return one.name == other.name != ""

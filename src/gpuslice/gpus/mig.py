@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuslice.gpus.capabilities import Capabilities, NoCapability
-from gpuslice.gpus.mig_profile import profile_name, suffix_in_name, suffix_of_profile
+from gpuslice.gpus.mig_profile import name_of_profile, suffix_in_name, suffix_of_profile
 from gpuslice.gpus.nvml import GpuHandle, MigHandle, NvmlError
 from gpuslice.slicing.gpu import MigDevice
 
@@ -54,7 +54,7 @@ def _describe(
         index=handle.index,
         gpu_instance=gpu_instance,
         compute_instance=compute_instance,
-        profile=profile_name(
+        profile=name_of_profile(
             has.gpu_slices,
             has.compute_slices,
             has.memory_mib,

@@ -21,7 +21,7 @@ _SUFFIXES = {
 }
 
 
-def profile_name(
+def name_of_profile(
     gpu_slices: int, compute_slices: int, memory_mib: int, gpu_bytes: int, suffix: str = ""
 ) -> str:
     compute = "" if compute_slices == gpu_slices else f"{compute_slices}c."

@@ -27,15 +27,20 @@ class LimitKey(Enum):
 
 
 def mps_client(gpu: Gpu, limits: Limits, pipe_directory: str, key: LimitKey) -> ContainerAnswer:
-    device = gpu.uuid if key is LimitKey.UUID else "0"
+    # Same path on both sides: client and daemon must name the directory alike.
+    mount = Mount(host_path=pipe_directory, container_path=pipe_directory)
+    return ContainerAnswer(client_env(gpu.uuid, limits, pipe_directory, key), (mount,))
+
+
+def client_env(gpu: str, limits: Limits, pipe_directory: str, key: LimitKey) -> dict[str, str]:
+    """Of a client with a share of one GPU, given by UUID. The directory as the client names it."""
+    device = gpu if key is LimitKey.UUID else "0"
     env = {
         # Through MPS a process sees every GPU of the daemon, whatever its container was given.
-        "CUDA_VISIBLE_DEVICES": gpu.uuid,
+        "CUDA_VISIBLE_DEVICES": gpu,
         "CUDA_MPS_PIPE_DIRECTORY": pipe_directory,
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{device}={limits.memory_mib}M",
     }
     if limits.threads_percent is not None:
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limits.threads_percent)
-    # Same path on both sides: client and daemon must name the directory alike.
-    mount = Mount(host_path=pipe_directory, container_path=pipe_directory)
-    return ContainerAnswer(env, (mount,))
+    return env

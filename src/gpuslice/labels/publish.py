@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from gpuslice.atomic_file import replace_file
 from gpuslice.labels.errors import PublishError
 from gpuslice.labels.objects import Owner, label_changes, lasting_owners, node_feature
 from gpuslice.telemetry.logs import Logger
@@ -72,40 +70,20 @@ class ToFile:
         self._path = path
 
     async def publish(self, labels: Labels) -> bool:
-        text = render(labels)
         try:
-            if self._holds(text):
-                return False
-            self._replace(text)
+            # node-feature-discovery leaves out files whose name begins with a dot, as drafts do.
+            return replace_file(self._path, render(labels).encode())
         except OSError as error:
             raise PublishError(
                 f"labels cannot be written to {self._path} ({error}): is the directory mounted "
                 "and writable? Another place is chosen with --output-file"
             ) from error
-        return True
 
     async def withdraw(self) -> None:
         try:
             self._path.unlink(missing_ok=True)
         except OSError as error:
             raise PublishError(f"{self._path} cannot be removed ({error})") from error
-
-    def _holds(self, text: str) -> bool:
-        with contextlib.suppress(FileNotFoundError, UnicodeDecodeError):
-            return self._path.read_text(encoding="utf-8") == text
-        return False
-
-    def _replace(self, text: str) -> None:
-        # node-feature-discovery leaves out files whose name begins with a dot.
-        descriptor, fresh = tempfile.mkstemp(prefix=f".{self._path.name}-", dir=self._path.parent)
-        try:
-            with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-                file.write(text)
-                os.fchmod(file.fileno(), 0o644)
-            Path(fresh).replace(self._path)
-        except BaseException:
-            Path(fresh).unlink(missing_ok=True)
-            raise
 
 
 class AsNodeFeature:

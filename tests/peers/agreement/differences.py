@@ -2,6 +2,7 @@
 
 This is the whole list: what is not named here must be the same. Every entry is shown by a test, so
 that none stays when its reason is gone, and has a row of the same id in docs/compatibility.md.
+What the plugins do is shown in test_plugins_differ, what their CDI files say in test_cdi_agrees.
 """
 
 from __future__ import annotations
@@ -138,6 +139,37 @@ LAST_GOOD_SETTINGS = Difference(
     "a broken file at SIGHUP leaves the last good settings in force; NVIDIA's exits",
 )
 
+CDI_OFFERED = Difference(
+    "cdi-offered",
+    "a GPU in MIG mode that the strategy `none` offers whole is described whole; NVIDIA's names "
+    "the MIG devices in its place, so that the answer to a pod names a device that no file has",
+)
+CDI_HOST_PATH = Difference(
+    "cdi-host-path",
+    "a node that has the same path on the host is not told it twice, so that version 0.3.0 of the "
+    "specification is enough; NVIDIA's states it and needs 0.5.0",
+)
+CDI_GROUPS = Difference(
+    "cdi-groups",
+    "containers join the groups of device nodes that not everyone may open, for which version "
+    "0.7.0 is needed; NVIDIA's 0.19 means to and does not, by a mistake that later ones correct",
+)
+CDI_BY_PATH = Difference(
+    "cdi-by-path",
+    "links by PCI path are made in the container's /dev/dri/by-path; NVIDIA's puts the driver "
+    "root in front, where no program in the container looks",
+)
+CDI_ONE_HOOK = Difference(
+    "cdi-one-hook",
+    "one hook makes all links; NVIDIA's has one more in front for those of graphics libraries",
+)
+CDI_IMEX_NUMBERS = Difference(
+    "cdi-imex-numbers",
+    "the numbers and the mode of IMEX channels are stated, as those of all other nodes; NVIDIA's "
+    "leaves them to the runtime",
+)
+
+# Of the plugins.
 ACCEPTED = (
     ANNOTATION_KEY,
     ORDER,
@@ -165,6 +197,15 @@ ACCEPTED = (
     CLOSER_GROUP,
     SPREAD_OVER_GPUS,
     LAST_GOOD_SETTINGS,
+)
+# Of their CDI specifications.
+ACCEPTED_IN_CDI = (
+    CDI_OFFERED,
+    CDI_HOST_PATH,
+    CDI_GROUPS,
+    CDI_BY_PATH,
+    CDI_ONE_HOOK,
+    CDI_IMEX_NUMBERS,
 )
 
 _MARK = "shown_differences"

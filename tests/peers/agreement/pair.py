@@ -55,6 +55,11 @@ class Side:
     kubelet: ListeningKubelet
     process: BackgroundProcess
 
+    @property
+    def cdi_directory(self) -> Path:
+        """What it calls /run/cdi."""
+        return _cdi_directory(self.kubelet.directory)
+
     def wait_for(self, resources: set[str]) -> None:
         self.wait_until(
             lambda: all(
@@ -182,7 +187,7 @@ def running(
     plugins.mkdir(parents=True, exist_ok=True)
     # The driver root alone leads it to the library, as in a container with the driver mounted.
     argv = ["env", "-u", "LD_LIBRARY_PATH", str(program), f"--driver-root-ctr-path={node.root}"]
-    places = {DEVICE_PLUGINS: plugins, CDI_DIRECTORY: plugins.with_suffix(".cdi"), **binds}
+    places = {DEVICE_PLUGINS: plugins, CDI_DIRECTORY: _cdi_directory(plugins), **binds}
     log = plugins.with_suffix(".log")
     log.unlink(missing_ok=True)
     variables = {**os.environ, **_DEFAULTS_OF_0_20, **env}
@@ -193,6 +198,10 @@ def running(
     )
     with process:
         yield process
+
+
+def _cdi_directory(plugins: Path) -> Path:
+    return plugins.with_suffix(".cdi")
 
 
 def _options(options: api.DevicePluginOptions) -> tuple[bool, bool]:

@@ -285,6 +285,7 @@ def test_an_entry_that_appears_can_change_the_choice(configs: ConfigMap) -> None
 def test_directories_and_the_kubelets_own_names_are_no_configurations(tmp_path: Path) -> None:
     configs = ConfigMap(tmp_path / "configs", only="x")
     (configs.directory / "folder").mkdir()
+    (configs.directory / "..left").write_text("x")
 
     async def scenario(reader: Reader) -> None:
         assert reader.first == configs.directory / "only"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.gpus.mig_profile import profile_name, suffix_in_name, suffix_of_profile
+from gpuslice.gpus.mig_profile import name_of_profile, suffix_in_name, suffix_of_profile
 
 MIB = 1 << 20
 
@@ -28,12 +28,12 @@ MIB = 1 << 20
 def test_profiles_have_the_names_that_nvidia_gives_them(
     gpu_mib: int, slices: tuple[int, int], memory_mib: int, name: str
 ) -> None:
-    assert profile_name(*slices, memory_mib, gpu_mib * MIB) == name
+    assert name_of_profile(*slices, memory_mib, gpu_mib * MIB) == name
 
 
 def test_a_compute_instance_that_is_smaller_than_its_gpu_instance_is_named_first() -> None:
-    assert profile_name(3, 1, 20096, 40960 * MIB) == "1c.3g.20gb"
-    assert profile_name(3, 3, 20096, 40960 * MIB) == "3g.20gb"
+    assert name_of_profile(3, 1, 20096, 40960 * MIB) == "1c.3g.20gb"
+    assert name_of_profile(3, 3, 20096, 40960 * MIB) == "3g.20gb"
 
 
 @pytest.mark.parametrize(
@@ -42,7 +42,7 @@ def test_a_compute_instance_that_is_smaller_than_its_gpu_instance_is_named_first
 )
 def test_special_profiles_say_what_is_special(number: int, suffix: str) -> None:
     assert suffix_of_profile(number) == suffix
-    assert profile_name(1, 1, 9984, 81559 * MIB, suffix) == f"1g.10gb{suffix}"
+    assert name_of_profile(1, 1, 9984, 81559 * MIB, suffix) == f"1g.10gb{suffix}"
 
 
 @pytest.mark.parametrize(
@@ -71,10 +71,10 @@ def test_no_name_of_a_device_is_a_problem(name: str) -> None:
     gpu_mib=st.integers(1, 200_000),
 )
 def test_a_part_is_never_named_larger_than_the_whole(memory_mib: int, gpu_mib: int) -> None:
-    part = profile_name(1, 1, min(memory_mib, gpu_mib), gpu_mib * MIB)
+    part = name_of_profile(1, 1, min(memory_mib, gpu_mib), gpu_mib * MIB)
     whole = -(-gpu_mib // 1024)
     assert 0 <= int(part.removeprefix("1g.").removesuffix("gb")) <= whole
 
 
 def test_a_gpu_without_known_memory_still_has_a_profile() -> None:
-    assert profile_name(1, 1, 4864, 0) == "1g.0gb"
+    assert name_of_profile(1, 1, 4864, 0) == "1g.0gb"

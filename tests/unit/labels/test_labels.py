@@ -115,11 +115,15 @@ def test_the_mode_is_that_of_all_gpus_or_unknown(
 @pytest.mark.parametrize(
     ("capability", "family"),
     [
-        ((3, 5), "kepler"), ((5, 2), "maxwell"), ((6, 1), "pascal"), ((7, 0), "volta"),
-        ((7, 2), "volta"), ((7, 5), "turing"), ((8, 0), "ampere"), ((8, 6), "ampere"),
-        ((8, 9), "ada-lovelace"), ((9, 0), "hopper"), ((10, 3), "blackwell"),
-        ((11, 0), "undefined"), ((12, 1), "blackwell"), ((13, 0), "rubin"),
-        ((14, 0), "undefined"), ((4, 2), "undefined"), ((2, 1), "fermi"), ((1, 3), "tesla"),
+        # The first and the last of each.
+        ((1, 0), "tesla"), ((1, 9), "tesla"), ((2, 0), "fermi"), ((2, 9), "fermi"),
+        ((3, 0), "kepler"), ((3, 9), "kepler"), ((4, 0), "undefined"), ((4, 9), "undefined"),
+        ((5, 0), "maxwell"), ((5, 9), "maxwell"), ((6, 0), "pascal"), ((6, 9), "pascal"),
+        ((7, 0), "volta"), ((7, 4), "volta"), ((7, 5), "turing"), ((7, 9), "turing"),
+        ((8, 0), "ampere"), ((8, 8), "ampere"), ((8, 9), "ada-lovelace"), ((8, 10), "ada-lovelace"),
+        ((9, 0), "hopper"), ((9, 9), "hopper"), ((10, 0), "blackwell"), ((10, 9), "blackwell"),
+        ((11, 0), "undefined"), ((11, 9), "undefined"), ((12, 0), "blackwell"),
+        ((12, 9), "blackwell"), ((13, 0), "rubin"), ((13, 9), "rubin"), ((14, 0), "undefined"),
     ],
 )  # fmt: skip
 def test_the_family_follows_from_the_compute_capability(

@@ -90,6 +90,15 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> 
     assert [path.name for path in tmp_path.iterdir()] == ["gfd"]
 
 
+def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    """However often one is killed, at most one draft is there."""
+    path = tmp_path / "gfd"
+    (tmp_path / ".gfd.tmp").write_text("nvidia.com/gpu.cou")
+    assert asyncio.run(ToFile(path).publish(LABELS))
+    assert list(tmp_path.iterdir()) == [path]
+    assert path.read_text() == TEXT
+
+
 def test_the_file_is_taken_back_once(tmp_path: Path) -> None:
     publisher = ToFile(tmp_path / "gfd")
     asyncio.run(publisher.publish(LABELS))

@@ -97,6 +97,12 @@ def test_a_tie_goes_to_the_gpu_touched_least_and_then_to_the_lowest_index() -> N
     # GPU 2 is used once after the first pick, as are the others, but was touched.
     available = free_of(offer, 3, 3, 4)
     assert taken(offer, DISTRIBUTED, available, 2) == {2: 1, 0: 1}
+    # The lowest index is no reason to take a second one from a GPU that was touched.
+    first_free = shared(4, 4)
+    assert prefer(first_free, FLAT, DISTRIBUTED, free_of(first_free, 4, 3), [], 2) == [
+        "GPU-0::0",
+        "GPU-1::1",
+    ]
 
 
 def test_packed_takes_from_the_gpu_that_is_used_most() -> None:
