@@ -68,7 +68,9 @@ def test_every_option_of_feature_discovery_has_a_row_with_all_its_names(option: 
     assert has_row(option, section("Feature discovery"))
 
 
-@pytest.mark.parametrize("option", NVIDIA_OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize(
+    "option", [o for o in NVIDIA_OPTIONS if o.is_flag], ids=lambda option: option.name
+)
 def test_a_row_of_feature_discovery_names_the_key_of_the_file(option: Option) -> None:
     table = section("Feature discovery").partition("`mps-control-daemon`")[0]
     [row] = [row for row in rows(table) if f"--{option.name}" in names(row[0])]
