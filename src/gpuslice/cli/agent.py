@@ -7,7 +7,7 @@ import signal
 from collections.abc import Mapping
 
 from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.load import load_settings
+from gpuslice.config.attributed import load_attributed
 from gpuslice.config.options import AgentOptions, agent_options
 from gpuslice.config.sayings import Given, Sayings, hear
 from gpuslice.config.settings import Settings
@@ -37,4 +37,4 @@ def run(given: Given, defaults: Settings, options: AgentOptions) -> None:
     # Imported here: gRPC's core reads what configure_logs has set.
     from gpuslice.agent.daemon import run_agent
 
-    run_agent(lambda path: load_settings(given, defaults, path), options)
+    run_agent(lambda path: load_attributed(given, defaults, path), options)

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gpuslice.cli.agent import run_agent_command
+from gpuslice.cli.switches import SWITCHES_HELP, SwitchCommand
 from gpuslice.cli.typed import takes
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.table import OPTIONS
@@ -15,7 +16,6 @@ from gpuslice.labels.options import LABELS_OPTIONS
 
 app = typer.Typer(
     name="gpuslice",
-    help="Any-size slices of NVIDIA GPUs for Kubernetes pods, with limits that hold.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
@@ -23,7 +23,26 @@ app = typer.Typer(
 )
 
 
-@app.command()
+def _print_version_and_exit(asked: bool) -> None:  # noqa: FBT001 (Typer's signature)
+    if asked:
+        print_version()
+        raise typer.Exit
+
+
+@app.callback()
+def gpuslice(
+    *,
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version.", callback=_print_version_and_exit, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    """Any-size slices of NVIDIA GPUs for Kubernetes pods, with limits that hold."""
+
+
+@app.command(cls=SwitchCommand, epilog=SWITCHES_HELP)
 @takes(OPTIONS)
 def agent(flags: Mapping[str, str]) -> None:
     """Offer this node's GPUs to the kubelet: slices of their memory, replicas, whole or MIG.
@@ -33,7 +52,7 @@ def agent(flags: Mapping[str, str]) -> None:
     run_agent_command(flags)
 
 
-@app.command()
+@app.command(cls=SwitchCommand, epilog=SWITCHES_HELP)
 @takes(LABELS_OPTIONS)
 def labels(flags: Mapping[str, str]) -> None:
     """Label this node with what its GPUs are and what is offered of them.
@@ -53,7 +72,7 @@ def print_version() -> None:
     typer.echo(version("gpuslice"))
 
 
-@app.command()
+@app.command(cls=SwitchCommand)
 def demo(
     *,
     profile: Annotated[
@@ -63,7 +82,7 @@ def demo(
         str, typer.Option(help="Sizes in GiB of the pods to run, separated by commas.")
     ] = "6,3,8",
     keep: Annotated[
-        bool, typer.Option("--keep", help="Leave everything running until Ctrl-C.")
+        bool, typer.Option("--keep/--no-keep", help="Leave everything running until Ctrl-C.")
     ] = False,
 ) -> None:
     """Show a simulated GPU node at work: no GPU and no cluster needed."""

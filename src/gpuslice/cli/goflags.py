@@ -8,10 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuslice.config.booleans import boolean
 from gpuslice.config.option import Kind, Option
-
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 
 class FlagError(ValueError):
@@ -119,9 +117,10 @@ def _value_after(flag: Flag, rest: list[str]) -> str:
 
 def _convert(flag: Flag, text: str) -> bool | int | str:
     if isinstance(flag.default, bool):
-        if text in _TRUE or text in _FALSE:
-            return text in _TRUE
-        raise FlagError(f"invalid value {text!r} for -{flag.name}: use true or false")
+        value = boolean(text)
+        if value is None:
+            raise FlagError(f"invalid value {text!r} for -{flag.name}: use true or false")
+        return value
     if isinstance(flag.default, int):
         try:
             return int(text, 0)

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
+from gpuslice.config.attributed import load_attributed
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.load import load_settings
 from gpuslice.config.options import LabelsMode
 from gpuslice.config.sayings import Given, Said, Sayings, hear
 from gpuslice.config.settings import ContainerSettings, Settings
@@ -85,7 +85,7 @@ async def _serve(given: Given, defaults: Settings) -> None:
     path = Sayings(given).text("config-file", "")
 
     def load() -> Settings:
-        loaded = load_settings(given, defaults, Path(path) if path else None)
+        loaded = load_attributed(given, defaults, Path(path) if path else None)
         for warning in loaded.warnings:
             log.warning(warning)
         return replace(loaded.settings, labels=with_flags(loaded.settings.labels, given))

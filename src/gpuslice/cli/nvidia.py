@@ -50,7 +50,8 @@ def usage() -> str:
         f"Usage: {PROGRAM} [flags]",
         "",
         "Offers this node's GPUs to the kubelet. Flags have one dash or two, a value follows",
-        "after a space or an equals sign, and a switch is true when it stands alone.",
+        "after a space or an equals sign. A switch is true when it stands alone; its value, true",
+        "or false, follows after an equals sign only: --switch=false.",
         "",
     ]
     for option in OPTIONS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from gpuslice.config.booleans import boolean
 from gpuslice.config.option import Kind, Option
 
 
@@ -19,8 +20,11 @@ def plain_flags(options: Iterable[Option], args: Sequence[str]) -> dict[str, str
         name, equals, text = word.partition("=")
         if name not in known:
             return None
-        option, fixed = known[name]
-        value = _value(fixed, text if equals else None, rest)
+        option, alone = known[name]
+        if option.kind is Kind.SWITCH:
+            value = _switched(alone, text) if equals else alone
+        else:
+            value = text if equals else _following(rest)
         if value is None:
             return None
         if option.kind is Kind.LIST and option.name in flags:
@@ -30,7 +34,7 @@ def plain_flags(options: Iterable[Option], args: Sequence[str]) -> dict[str, str
 
 
 def _written(options: Iterable[Option]) -> Iterator[tuple[str, tuple[Option, str | None]]]:
-    """Flag -> its option, and the value that the flag stands for by itself."""
+    """Flag -> its option, and what a switch says when it stands alone."""
     for option in options:
         for name in (option.name, *option.aliases):
             if option.kind is Kind.SWITCH:
@@ -40,10 +44,12 @@ def _written(options: Iterable[Option]) -> Iterator[tuple[str, tuple[Option, str
                 yield f"--{name}", (option, None)
 
 
-def _value(fixed: str | None, attached: str | None, rest: Iterator[str]) -> str | None:
-    if fixed is not None:
-        return fixed if attached is None else None
-    if attached is not None:
-        return attached
+def _switched(alone: str | None, text: str) -> str | None:
+    """Only the positive form has a value: nobody should have to read `--no-…=false`."""
+    value = boolean(text)
+    return None if alone == "false" or value is None else str(value).lower()
+
+
+def _following(rest: Iterator[str]) -> str | None:
     following = next(rest, None)
     return None if following is None or following.startswith("-") else following

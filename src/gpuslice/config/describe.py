@@ -127,7 +127,7 @@ def _name_rule(rule: NameRule) -> dict[str, object]:
 
 
 def _nested(rule: NameRule | ReplicaRule) -> dict[str, object]:
-    return {} if rule.nested is None else {"nested": rule.nested}
+    return {} if rule.nested is None else {"nested": "host" if rule.nested else "off"}
 
 
 def _size(mib: int) -> str:

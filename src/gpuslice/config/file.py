@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -10,6 +11,7 @@ from msgspec import field
 from gpuslice.config.document import read_document
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.keys import without_unknown
+from gpuslice.config.mismatch import explain
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel"):
@@ -56,7 +58,8 @@ class Flags(_Section, frozen=True):
 class NamedDevices(_Section, frozen=True):
     pattern: str | None = None
     name: str | None = None
-    nested: bool | None = None
+    # YAML reads a bare `off` as false.
+    nested: str | bool | None = None
 
 
 class Resources(_Section, frozen=True):
@@ -73,8 +76,9 @@ class Mps(_Section, frozen=True):
 class MemorySharing(_Section, frozen=True):
     resource: str | None = None
     devices: str | int | tuple[str | int, ...] | None = None
-    unit: str | None = None
-    reserve: str | int | None = None
+    # A number alone is refused with the units there are.
+    unit: str | int | float | None = None
+    reserve: str | int | float | None = None
     threads: str | None = None
     mps: Mps = Mps()
 
@@ -84,7 +88,7 @@ class ReplicatedResource(_Section, frozen=True):
     rename: str | None = None
     devices: str | int | tuple[str | int, ...] = "all"
     replicas: int | None = None
-    nested: bool | None = None
+    nested: str | bool | None = None
 
 
 class ReplicatedResources(_Section, frozen=True):
@@ -113,7 +117,7 @@ class Health(_Section, frozen=True):
 
 
 class ConfigFile(_Section, frozen=True):
-    version: str = "v1"
+    version: str | int | float = "v1"
     flags: Flags = Flags()
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
@@ -132,7 +136,13 @@ def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, 
     try:
         file = msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
-        raise ConfigError("config-file", str(path), str(error)) from error
+        raise explain(error, document, ConfigFile, path) from error
     if file.version not in ("", "v1"):
         raise ConfigError("version", file.version, "unknown version; write v1")
     return file, unknown
+
+
+def is_key(field: str) -> bool:
+    """Whether this names a place of the file, as `sharing.mps.resources[0].name` does."""
+    top = re.split(r"[.\[]", field, maxsplit=1)[0]
+    return any(top == section.encode_name for section in msgspec.structs.fields(ConfigFile))

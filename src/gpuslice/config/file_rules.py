@@ -16,7 +16,7 @@ from gpuslice.config.file import (
 )
 from gpuslice.config.rules import FileRules
 from gpuslice.config.sayings import Said
-from gpuslice.config.settings import LabelSettings, final_name
+from gpuslice.config.settings import LabelSettings, Nested, final_name
 from gpuslice.config.values import interval_seconds, memory_reserve, resource_name, selection
 from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
 
@@ -53,7 +53,11 @@ def _names(place: str, entries: tuple[NamedDevices, ...]) -> tuple[NameRule, ...
         if not entry.name:
             raise ConfigError(f"{where}.name", entry.name, "no name specified; as nvidia.com/gpu")
         rules.append(
-            NameRule(entry.pattern, resource_name(f"{where}.name", entry.name), entry.nested)
+            NameRule(
+                entry.pattern,
+                resource_name(f"{where}.name", entry.name),
+                _nested(f"{where}.nested", entry.nested),
+            )
         )
     return tuple(rules)
 
@@ -99,8 +103,24 @@ def _rules(
             None if rename is None else resource_name(f"{where}.rename", rename),
             selection(f"{where}.devices", entry.devices),
             fails,
-            entry.nested,
+            _nested(f"{where}.nested", entry.nested),
         )
+
+
+def _nested(
+    field: str,
+    value: str | bool | None,  # noqa: FBT001 (as the file has it)
+) -> bool | None:
+    """`host` and `off`, as the node's own setting has them, or a boolean."""
+    if value is None or isinstance(value, bool):
+        return value
+    if value == Nested.GUEST.value:
+        raise ConfigError(
+            field, value, "a node is a guest as a whole (flags.nested); use host or off here"
+        )
+    if value not in (Nested.HOST.value, Nested.OFF.value):
+        raise ConfigError(field, value, "choose one of host, off")
+    return value == Nested.HOST.value
 
 
 def _check_one_strategy_a_name(

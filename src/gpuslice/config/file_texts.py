@@ -19,6 +19,11 @@ def file_texts(file: ConfigFile, options: Iterable[Option]) -> dict[str, Said]:
     }
 
 
+def file_value(file: ConfigFile, key: str) -> object:
+    """What stands in the file at this key; None: nothing."""
+    return _at(msgspec.to_builtins(file), key)
+
+
 def _at(document: object, key: str) -> object:
     for part in key.split("."):
         if not isinstance(document, dict):
@@ -32,7 +37,7 @@ def _text(option: Option, value: object) -> str | None:
     if value is None:
         return None
     if isinstance(value, bool):
-        words = ("false", "true") if option.kind is Kind.SWITCH else ("off", "on")
+        words = ("false" if option.kind is Kind.SWITCH else "off", "true")
         return words[value]
     if isinstance(value, list | tuple):
         return "".join(f"{item}," for item in value)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.sayings import Said, Sayings
+from gpuslice.config.sayings import Given, Sayings, with_source
 from gpuslice.config.source import Fallback
 
 NODE_LABEL = "nvidia.com/device-plugin.config"
@@ -64,8 +63,15 @@ class AgentOptions:
         _check_address(self.metrics_address)
 
 
-def agent_options(given: Mapping[str, Said]) -> AgentOptions:
-    said = Sayings(given)
+def agent_options(given: Given) -> AgentOptions:
+    """Raises ConfigError that names the flag or the variable."""
+    try:
+        return _options(Sayings(given))
+    except ConfigError as error:
+        raise with_source(error, given) from error
+
+
+def _options(said: Sayings) -> AgentOptions:
     return AgentOptions(
         config_file=_path(said, "config-file"),
         config_dir=_path(said, "config-file-srcdir"),

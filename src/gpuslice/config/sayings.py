@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TypeVar
 
+from gpuslice.config.booleans import boolean
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option import Option
-
-# Go's strconv.ParseBool: what NVIDIA's plugin takes for a boolean.
-_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
-_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -63,13 +60,19 @@ class Sayings:
         said = self._given.get(name)
         if said is None:
             return default
-        if said.text in _TRUE or said.text in _FALSE:
-            return said.text in _TRUE
-        raise ConfigError(said.source, said.text, "use true or false")
+        value = boolean(said.text)
+        if value is None:
+            raise ConfigError(said.source, said.text, "use true or false")
+        return value
 
     def choice(self, name: str, default: _E) -> _E:
         said = self._given.get(name)
         return default if said is None else _choose(said.source, said.text, type(default))
+
+    def one_of(self, name: str, members: Sequence[_E]) -> _E | None:
+        """Where not every member of the enumeration can be chosen."""
+        said = self._given.get(name)
+        return None if said is None else _choose(said.source, said.text, members)
 
     def choices(self, name: str, kind: type[_E]) -> tuple[_E, ...] | None:
         said = self._given.get(name)
@@ -82,13 +85,18 @@ class Sayings:
         return None if said is None else parts(said.text)
 
 
+def with_source(error: ConfigError, given: Given) -> ConfigError:
+    """The same, named by who said it: checks of settings know options only."""
+    said = given.get(error.field)
+    return error if said is None else ConfigError(said.source, error.value, error.remedy)
+
+
 def parts(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
-def _choose(source: str, text: str, kind: type[_E]) -> _E:
-    try:
-        return kind(text)
-    except ValueError:
-        names = ", ".join(str(member.value) for member in kind)
-        raise ConfigError(source, text, f"choose one of {names}") from None
+def _choose(source: str, text: str, members: Iterable[_E]) -> _E:
+    by_name = {str(member.value): member for member in members}
+    if text not in by_name:
+        raise ConfigError(source, text, f"choose one of {', '.join(by_name)}")
+    return by_name[text]

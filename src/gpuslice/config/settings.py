@@ -211,8 +211,8 @@ class Settings:
             raise ConfigError(
                 "mps-root",
                 "",
-                "using MPS requires --mps-root: the directory on the host where the MPS daemons "
-                "have their pipes, as /run/nvidia/mps",
+                "using MPS requires --mps-root (MPS_ROOT, flags.mpsRoot): the directory on the "
+                "host where the MPS daemons have their pipes, as /run/nvidia/mps",
             )
         if self.rules.mig_strategy is MigStrategy.MIXED:
             raise ConfigError(

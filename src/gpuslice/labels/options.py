@@ -108,6 +108,10 @@ LABELS_OPTIONS = (
 )
 
 
+# Who starts this program wants labels.
+_MODES = tuple(mode for mode in LabelsMode if mode is not LabelsMode.OFF)
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """Where the labels go, as far as the command line and the environment say it."""
@@ -136,11 +140,8 @@ class Target:
 def target_of(given: Given) -> Target:
     said = Sayings(given)
     kubeconfig = said.text("kubeconfig", "")
-    mode = said.choice("mode", LabelsMode.OFF)
-    if "mode" in said and mode is LabelsMode.OFF:
-        raise ConfigError("mode", mode.value, "choose one of file, node-feature, node")
     return Target(
-        mode=None if mode is LabelsMode.OFF else mode,
+        mode=said.one_of("mode", _MODES),
         node_name=said.text("node-name", ""),
         namespace=said.text("namespace", "default"),
         pod_name=said.text("pod-name", ""),

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
-from gpuslice.slicing.device import Device, whole
+from gpuslice.slicing.device import Device, parts, whole
 from gpuslice.slicing.errors import NothingToOffer, SlicingError, TooManyDevices
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.memory import memory_gpus
 from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES, device_bytes, numbered_bytes
 from gpuslice.slicing.mig import devices_of_gpus
-from gpuslice.slicing.naming import named
+from gpuslice.slicing.naming import named, without_effect
 from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.selection import by_index, listed, means
 from gpuslice.slicing.sharing import Absent, Shared, shared
@@ -83,13 +83,14 @@ def catalogue(gpus: Sequence[Gpu], rules: Rules, stand_ins: Sequence[Device] = (
     shares, sharing_notes = shared(
         [entry for _, entry in entries if entry is not None],
         rules.replicas,
-        _absent(others, unnamed, rules.mig_strategy),
+        _absent(rest, unnamed, rules.mig_strategy),
     )
     names = sorted({share.name for share in shares})
     resources = tuple(_resource([s for s in shares if s.name == name], rules) for name in names)
     notes = (
         *memory_notes,
         *map(_idle_note, idle),
+        *(without_effect(rules, devices) if gpus or stand_ins else ()),
         *_mig_notes(others, unnamed, rules.mig_strategy),
         *sharing_notes,
     )
@@ -122,7 +123,17 @@ def _check_not_cut(rules: Sequence[ReplicaRule], memory: Sequence[Gpu]) -> None:
 
 
 def _absent(gpus: Sequence[Gpu], unnamed: Sequence[Device], strategy: MigStrategy) -> list[Absent]:
-    in_mig_mode = [gpu for gpu in gpus if gpu.mig_enabled and strategy is not MigStrategy.NONE]
+    in_mig_mode = [gpu for gpu in gpus if gpu.mig_enabled]
+    if strategy is MigStrategy.NONE:
+        return [
+            Absent(
+                part,
+                "is a MIG device; these are offered by the MIG strategy single or mixed "
+                "(mig-strategy), and it is none",
+            )
+            for gpu in in_mig_mode
+            for part in parts(gpu)
+        ]
     return [
         *(
             Absent(whole(gpu), f"is in MIG mode: name its MIG devices, as in {gpu.index}:0")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from gpuslice.cli.plain import plain_flags
+from gpuslice.cli.switches import SwitchCommand
 from gpuslice.cli.typed import takes
 from gpuslice.config.option import Kind
 from gpuslice.config.table import OPTIONS
@@ -28,7 +29,7 @@ names = st.sampled_from(
         for prefix in (("--", "--no-") if option.kind is Kind.SWITCH else ("--",))
     ]
 )
-values = st.sampled_from(["", "x", "a,b", "a=b", "true", "-x", "--help", "é "])
+values = st.sampled_from(["", "x", "a,b", "a=b", "true", "F", "0", "-x", "--help", "é "])
 words = names | values | st.builds("{}={}".format, names, values)
 
 
@@ -36,13 +37,28 @@ def by_typer(args: list[str]) -> Mapping[str, str] | None:
     heard: list[Mapping[str, str]] = []
     command = typer.Typer()
 
-    @command.command()
+    @command.command(cls=SwitchCommand)
     @takes(OPTIONS)
     def agent(flags: Mapping[str, str]) -> None:
         heard.append(flags)
 
     CliRunner().invoke(command, args)
     return heard[0] if heard else None
+
+
+@pytest.mark.parametrize("reader", [by_typer, lambda args: plain_flags(OPTIONS, args)])
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        *((word, "true") for word in ("1", "t", "T", "true", "TRUE", "True")),
+        *((word, "false") for word in ("0", "f", "F", "false", "FALSE", "False")),
+    ],
+)
+def test_a_switch_has_a_value_after_an_equals_sign_as_go_has_it(
+    reader: Callable[[list[str]], Mapping[str, str] | None], word: str, value: str
+) -> None:
+    assert reader([f"--gds-enabled={word}"]) == {"gds-enabled": value}
+    assert reader(["--gds-enabled", f"--gds-enabled={word}"]) == {"gds-enabled": value}
 
 
 @settings(max_examples=60, deadline=None)
@@ -59,6 +75,7 @@ def test_what_is_plain_is_read_as_typer_reads_it(args: list[str]) -> None:
         [],
         ["--memory-unit", "256MiB", "--log-level=debug"],
         ["--no-fail-on-init-error", "--device-list-strategy=envvar"],
+        ["--fail-on-init-error=false", "--pass-device-specs=1"],
     ],
 )
 def test_what_a_daemon_set_says_is_plain(args: list[str]) -> None:
@@ -72,7 +89,11 @@ def test_what_a_daemon_set_says_is_plain(args: list[str]) -> None:
         (["--help"], "Usage: gpuslice agent"),
         (["--memory-unit"], "'--memory-unit' requires an argument"),
         (["--memory-unt", "1GiB"], "No such option: --memory-unt"),
-        (["--gds-enabled=true"], "'--gds-enabled' does not take a value"),
+        (["--gds-enabled=maybe"], "'--gds-enabled': 'maybe': use true or false"),
+        (["--gds-enabled="], "'--gds-enabled': '': use true or false"),
+        (["--gds-enabled", "false"], "equals sign: --gds-enabled=false"),
+        (["--no-gds-enabled=true"], "'--no-gds-enabled' does not take a value"),
+        (["--help=true"], "'--help' does not take a value"),
         (["x"], "unexpected extra argument"),
     ],
 )

@@ -237,6 +237,24 @@ def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
     assert settings.containers.device_list == {DeviceList.CDI_CRI}
 
 
+@pytest.mark.parametrize(
+    ("word", "nested"),
+    [
+        ("host", True), ("true", True), ("on", True),
+        ("off", False), ('"off"', False), ("false", False),
+    ],
+)  # fmt: skip
+def test_a_resource_is_nested_by_the_words_of_the_nodes_setting_or_a_boolean(
+    read: Read, word: str, *, nested: bool
+) -> None:
+    settings = read(
+        f"resources: {{gpus: [{{pattern: '*T4', name: t4, nested: {word}}}]}}\n"
+        f"sharing: {{timeSlicing: {{resources: [{{name: gpu, replicas: 2, nested: {word}}}]}}}}"
+    )
+    assert settings.rules.gpus[0].nested is nested
+    assert settings.rules.replicas[0].nested is nested
+
+
 REPLICAS = "sharing: {timeSlicing: {resources: [{%s}]}}"
 WITH_DEVICES = REPLICAS % "name: gpu, replicas: 2, devices: %s"
 RESERVED = "sharing: {mps: {reserve: %s, resources: [{name: gpu, replicas: 2}]}}"
@@ -248,8 +266,8 @@ LONG = "x" * 53
     [
         ("version: v2", "version: 'v2' is not valid: unknown version"),
         ("sharing: [", "is not YAML"),
-        ("- a", "Expected `object`, got `array`"),
-        ("just words", "Expected `object`, got `str`"),
+        ("- a", "^config-file: .*it is a list; write keys with their values here: version, flags"),
+        ("just words", "^config-file: .*it is just 'just words'; write keys with their values"),
         ("flags: {migStrategy: single, migStrategy: mixed}", "'migStrategy' of line 1 .* twice"),
         ('{"flags": {}, "flags": {}}', "'flags' stands there twice"),
         # Keys that are not known, and where they belong
@@ -270,19 +288,18 @@ LONG = "x" * 53
         (REPLICAS % "name: gpu, replica: 2", r"resources\[0\]\.replica`; did you mean `replicas`"),
         ("a: 1\nb: 2", "unknown key `a`; .*unknown key `b`"),
         # Wrong types
-        ("sharing: {memory: {unit: 5}}", r"Expected `str \| null`, got `int`.*memory\.unit"),
-        ("flags: {failOnInitError: maybe}", r"Expected `bool \| null`.*flags\.failOnInitError"),
-        (REPLICAS % "name: gpu, replicas: many", r"Expected `int \| null`.*replicas"),
-        (REPLICAS % "name: gpu, replicas: 2.5", "Expected `int"),
-        (REPLICAS % "name: gpu, replicas: true", "Expected `int"),
-        ("resources: {gpus: {}}", "Expected `array`"),
-        ("sharing: {memory: {mps: {check: on}}}", "mps.check: 'on' .*require, auto, off"),
+        ("version: 1", "^version: 1 is not valid: unknown version; write v1"),
+        ("sharing: {memory: {unit: 512}}", r"^sharing\.memory\.unit: '512' .*256MiB or 2GiB"),
+        ("sharing: {memory: {unit: 0.5}}", r"^sharing\.memory\.unit: '0.5' .*256MiB or 2GiB"),
+        ("sharing: {memory: {mps: {check: on}}}", "mps.check: 'true' .*require, auto, off"),
+        (REPLICAS % "name: gpu, replicas: 2, nested: guest", r"nested: 'guest' .*flags\.nested"),
+        (REPLICAS % "name: gpu, replicas: 2, nested: inside", r"'inside' .*one of host, off"),
         ("sharing: {memory: {reserve: 512}}", r"sharing\.memory\.reserve: '512'.*256MiB or 2GiB"),
         (RESERVED % "512", r"sharing\.mps\.reserve: '512' is not valid.*256MiB or 2GiB"),
         (RESERVED % "-1MiB", r"sharing\.mps\.reserve: '-1MiB' is not valid.*256MiB or 2GiB"),
         (RESERVED % "10%", r"sharing\.mps\.reserve: '10%' is not valid.*256MiB or 2GiB"),
-        (RESERVED % "1.5", r"Expected `int \| str \| null`, got `float`.*mps\.reserve"),
-        (RESERVED % "true", r"Expected `int \| str \| null`, got `bool`.*mps\.reserve"),
+        (RESERVED % "1.5", r"mps\.reserve: 1\.5 is not valid: use a text or a whole number"),
+        (RESERVED % "true", r"mps\.reserve: true is not valid: use a text or a whole number"),
         (
             "sharing: {timeSlicing: {reserve: 1GiB, resources: [{name: gpu, replicas: 2}]}}",
             r"`sharing\.timeSlicing\.reserve`; it belongs at .* or `sharing\.mps\.reserve`",
@@ -301,8 +318,8 @@ LONG = "x" * 53
         ("sharing: {timeSlicing: }", r"timeSlicing\.resources: .*no resources specified"),
         ("sharing: {timeSlicing: {}}", r"timeSlicing\.resources: .*no resources specified"),
         ("sharing: {mps: {resources: []}}", r"sharing\.mps\.resources: .*no resources specified"),
-        (REPLICAS % "replicas: 2", r"resources\[0\]\.name: None .*no name"),
-        (REPLICAS % "name: gpu", r"replicas: None .*number of replicas must be >= 1"),
+        (REPLICAS % "replicas: 2", r"resources\[0\]\.name: null .*no name"),
+        (REPLICAS % "name: gpu", r"replicas: null .*number of replicas must be >= 1"),
         (REPLICAS % "name: gpu, replicas: 0", "replicas: 0 .*number of replicas must be >= 1"),
         (REPLICAS % "name: gpu, replicas: 2, rename: A", r"resources\[0\]\.rename: 'A'"),
         (

@@ -206,7 +206,9 @@ def test_the_file_of_a_guest_without_a_guest_is_warned_of(load: Load) -> None:
 
 def test_off_in_yaml_is_a_word(load: Load) -> None:
     assert load("flags: {nested: off}").settings.nested is Nested.OFF
-    with pytest.raises(ConfigError, match=r"flags\.nested: 'on' .*choose one of off, host, guest"):
+    with pytest.raises(
+        ConfigError, match=r"flags\.nested: 'true' .*choose one of off, host, guest"
+    ):
         load("flags: {nested: on}")
 
 

@@ -61,21 +61,29 @@ def test_a_metrics_address_is_a_host_and_a_port(address: str) -> None:
 @pytest.mark.parametrize(
     ("environment", "because"),
     [
-        ({"GPUSLICE_METRICS_ADDRESS": "9400"}, "metrics-address: '9400' .*use host:port"),
-        ({"GPUSLICE_METRICS_ADDRESS": ":99999"}, "metrics-address: ':99999' .*use host:port"),
-        ({"GPUSLICE_METRICS_ADDRESS": "::1:80"}, "metrics-address"),
+        ({"GPUSLICE_METRICS_ADDRESS": "9400"}, "^GPUSLICE_METRICS_ADDRESS: '9400' .*use host:port"),
+        (
+            {"GPUSLICE_METRICS_ADDRESS": ":99999"},
+            "^GPUSLICE_METRICS_ADDRESS: ':99999' .*use host:port",
+        ),
+        ({"GPUSLICE_METRICS_ADDRESS": "::1:80"}, "^GPUSLICE_METRICS_ADDRESS"),
         ({"FALLBACK_STRATEGIES": "first"}, "FALLBACK_STRATEGIES: 'first' .*named, single, empty"),
         ({"GPUSLICE_LABELS": "yes"}, "GPUSLICE_LABELS: 'yes' .*off, file, node-feature, node"),
-        ({"GPUSLICE_LABELS": "node"}, "labels: 'node' .*give node-name too"),
+        ({"GPUSLICE_LABELS": "node"}, "^GPUSLICE_LABELS: 'node' .*give node-name too"),
         (
             {"CONFIG_FILE": "/c", "CONFIG_FILE_SRCDIR": "/d"},
-            r"config-file: '/c' .*chosen from /d \(config-file-srcdir\); give only one",
+            r"^CONFIG_FILE: '/c' .*chosen from /d \(config-file-srcdir\); give only one",
         ),
     ],
 )
 def test_wrong_options_are_refused(environment: dict[str, str], because: str) -> None:
     with pytest.raises(ConfigError, match=because):
         options(**environment)
+
+
+def test_a_wrong_flag_is_told_by_its_own_name() -> None:
+    with pytest.raises(ConfigError, match=r"^metrics-address: '9400' .*use host:port"):
+        agent_options(hear({"metrics-address": "9400"}, {}, OPTIONS))
 
 
 def test_a_label_must_be_named_where_it_chooses() -> None:

@@ -113,6 +113,41 @@ def test_a_gpu_that_no_rule_names_keeps_the_usual_name() -> None:
     assert contents(found) == {"nvidia.com/gpu": ["0"], "nvidia.com/t4": ["1"]}
 
 
+@pytest.mark.parametrize(
+    ("pattern", "note"),
+    [
+        ("Tesla-T4", "no GPU to be named here matches 'Tesla-T4': did you mean 'Tesla T4'?"),
+        ("*tesla t4", "no GPU to be named here matches '*tesla t4': did you mean 'Tesla T4'?"),
+        (
+            "*H100*",
+            "no GPU to be named here matches '*H100*': there is NVIDIA A100-SXM4-40GB, Tesla T4",
+        ),
+    ],
+)
+def test_a_pattern_for_gpus_that_matches_nothing_is_a_note(pattern: str, note: str) -> None:
+    rules = Rules(gpus=(NameRule(pattern, "nvidia.com/x"), NameRule("*", "nvidia.com/gpu")))
+    found = catalogue([gpu(0), gpu(1, T4)], rules)
+    assert found.notes == (f"resources.gpus: {note}",)
+    assert contents(found) == {"nvidia.com/gpu": ["0", "1"]}
+
+
+def test_a_pattern_for_gpus_whose_memory_is_cut_names_nothing_and_that_is_a_note() -> None:
+    rules = Rules(gpus=(NameRule("*T4", "nvidia.com/t4"),), memory=ALL)
+    assert catalogue([gpu(0, T4)], rules).notes == (
+        "resources.gpus: no GPU to be named here matches '*T4': there is none",
+    )
+
+
+@pytest.mark.parametrize("strategy", MigStrategy)
+def test_any_pattern_is_right_on_a_node_without_gpus(strategy: MigStrategy) -> None:
+    rules = Rules(
+        strategy,
+        gpus=(NameRule("*T4", "nvidia.com/t4"),),
+        mig=(NameRule("1g.*", "nvidia.com/small"),),
+    )
+    assert catalogue([], rules) == Catalogue(())
+
+
 def test_devices_are_counted_as_people_count_them() -> None:
     found = catalogue([gpu(index) for index in (10, 2, 0)], Rules())
     assert contents(found) == {"nvidia.com/gpu": ["0", "2", "10"]}
@@ -235,6 +270,33 @@ def test_under_single_a_name_for_gpus_names_mig_devices_too() -> None:
 def test_single_refuses_gpus_that_differ_and_names_them(gpus: list[Gpu], because: str) -> None:
     with pytest.raises(SlicingError, match=because):
         catalogue(gpus, Rules(SINGLE))
+
+
+def test_names_for_mig_devices_have_no_effect_without_a_strategy_and_that_is_a_note() -> None:
+    rules = Rules(mig=(NameRule("1g.5gb", "nvidia.com/small"),))
+    for gpus in ([mig_gpu(0, SMALL)], [gpu(0)]):
+        found = catalogue(gpus, rules)
+        assert contents(found) == {"nvidia.com/gpu": ["0"]}
+        [note] = found.notes
+        assert note == (
+            "resources.mig has no effect: MIG devices are offered by the MIG strategy single or "
+            "mixed (mig-strategy), and it is none"
+        )
+
+
+@pytest.mark.parametrize(
+    ("node", "pattern", "there"),
+    [
+        (mig_gpu(0, SMALL, MEDIUM), "3g.20gb", "there is 1g.5gb, 2g.10gb"),
+        (mig_gpu(0, SMALL), "1G.5GB", "did you mean '1g.5gb'?"),
+        (gpu(0), "1g.*", "there is none"),
+    ],
+)
+def test_a_pattern_for_mig_devices_that_matches_nothing_is_a_note(
+    node: Gpu, pattern: str, there: str
+) -> None:
+    found = catalogue([node], Rules(MIXED, mig=(NameRule(pattern, "nvidia.com/x"),)))
+    assert found.notes == (f"resources.mig: no MIG device here matches {pattern!r}: {there}",)
 
 
 def test_single_looks_only_at_gpus_that_are_not_cut_by_memory() -> None:
@@ -382,6 +444,19 @@ def test_what_a_shared_configuration_names_and_this_node_has_not_is_a_note(
     (told,) = found.notes
     assert note in told
     assert list(contents(found)) == ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"]
+
+
+@pytest.mark.parametrize("reference", ["1:0", "MIG-1-0", "MIG-GPU-1/7/0"])
+@pytest.mark.parametrize("memory", [None, ALL])
+def test_a_mig_device_that_the_strategy_does_not_offer_is_a_note_that_says_so(
+    reference: str, memory: Selection | None
+) -> None:
+    rules = Rules(replicas=(sliced(2, reference),), memory=memory)
+    notes = catalogue([gpu(0), mig_gpu(1, SMALL)], rules).notes
+    assert (
+        f"sharing.timeSlicing nvidia.com/gpu devices: {reference} is a MIG device; these are "
+        "offered by the MIG strategy single or mixed (mig-strategy), and it is none"
+    ) in notes
 
 
 def test_a_device_that_two_rules_select_is_refused() -> None:

@@ -1,0 +1,135 @@
+"""A value of the wrong type in the file, in a sentence: where it is, what it is, what to write."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import Union, get_args, get_origin
+
+import msgspec
+
+from gpuslice.config.booleans import boolean
+from gpuslice.config.errors import ConfigError
+
+_PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
+_STEP = re.compile(r"\[(?P<position>[0-9]+)\]|(?P<key>[^.\[\]]+)")
+_WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
+_TRUE_WORDS = frozenset({"on", "yes", "y"})
+_FALSE_WORDS = frozenset({"off", "no", "n"})
+
+
+def explain(
+    error: msgspec.ValidationError, document: object, section: type[msgspec.Struct], path: Path
+) -> ConfigError:
+    """`document` is what could not be converted to the section."""
+    found = _PLACE.search(str(error))
+    place = found["place"] if found else ""
+    value, kind = document, _Expected.of(section)
+    for step in _STEP.finditer(place):
+        value = _within(value, step["key"] or int(step["position"]))
+        kind = kind.at(step["key"])
+    if not place:
+        return ConfigError("config-file", str(path), f"it is {_kind_of(value)}; {kind.remedy}")
+    return ConfigError(place, value, "; ".join((kind.remedy, *_hints(kind, value))))
+
+
+@dataclass(frozen=True, slots=True)
+class _Expected:
+    """What a place of the file may hold: plain types, lists of something, sections."""
+
+    plain: frozenset[type]
+    items: object = None
+    section: type[msgspec.Struct] | None = None
+
+    @classmethod
+    def of(cls, kind: object) -> _Expected:
+        members = list(_members(kind))
+        lists = [get_args(member)[0] for member in members if get_origin(member) is tuple]
+        plain = [member for member in members if isinstance(member, type)]
+        sections = [member for member in plain if issubclass(member, msgspec.Struct)]
+        return cls(
+            frozenset(plain) - frozenset(sections) - {NoneType},
+            lists[0] if lists else None,
+            sections[0] if sections else None,
+        )
+
+    def at(self, key: str | None) -> _Expected:
+        """One step deeper: by its key in the section, or an entry of the list."""
+        if key is None:
+            return _Expected.of(self.items)
+        fields = msgspec.structs.fields(self.section) if self.section else ()
+        return _Expected.of(next((f.type for f in fields if f.encode_name == key), None))
+
+    @property
+    def remedy(self) -> str:
+        if self.section is not None:
+            keys = ", ".join(f.encode_name for f in msgspec.structs.fields(self.section))
+            return f"write keys with their values here: {keys}"
+        return f"use {_either(self._words())}"
+
+    def _words(self) -> Iterator[str]:
+        if bool in self.plain:
+            yield "true or false"
+        if str in self.plain:
+            yield "a text"
+        if float in self.plain:
+            yield "a number"
+        elif int in self.plain:
+            yield "a whole number"
+        if self.items is not None:
+            yield "a list"
+
+
+def _hints(expected: _Expected, value: object) -> Iterator[str]:
+    if isinstance(value, bool):
+        words = "on or yes as true" if value else "off or no as false"
+        yield f"YAML reads a bare {words}"
+        if str in expected.plain:
+            yield "put the word in quotes"
+    elif isinstance(value, str):
+        yield from _hints_of_text(expected, value)
+    elif isinstance(value, int | float) and str in expected.plain:
+        yield f'put it in quotes: "{value}"'
+    elif isinstance(value, list):
+        if expected.section is not None:
+            yield "leave out the dashes or brackets of a list"
+        elif len(value) == 1 and not isinstance(value[0], list | dict):
+            yield f"write {value[0]} without the list"
+    if expected.items is not None and isinstance(value, dict):
+        yield "begin each of its entries with a dash"
+    elif expected.items is not None and isinstance(value, str | int | float):
+        yield f"for a list of one, write [{value}]"
+
+
+def _hints_of_text(expected: _Expected, text: str) -> Iterator[str]:
+    if int in expected.plain and _WHOLE_NUMBER.fullmatch(text.strip()):
+        yield f"write {int(text)} without quotes"
+    if bool in expected.plain:
+        wanted = boolean(text.strip())
+        word = text.strip().lower()
+        if wanted is None and word in _TRUE_WORDS | _FALSE_WORDS:
+            wanted = word in _TRUE_WORDS
+        if wanted is not None:
+            yield f"write {str(wanted).lower()} without quotes"
+
+
+def _members(kind: object) -> Iterable[object]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _within(value: object, step: str | int) -> object:
+    if isinstance(value, dict):
+        return value.get(step)
+    return value[step] if isinstance(value, list) and isinstance(step, int) else None
+
+
+def _kind_of(value: object) -> str:
+    return "a list" if isinstance(value, list) else f"just {value!r}"
+
+
+def _either(words: Iterable[str]) -> str:
+    *first, last = words
+    return f"{', '.join(first)} or {last}" if first else last

@@ -1,0 +1,83 @@
+"""Errors name who said the wrong value: a flag, a variable, or a key and its file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuslice.config.attributed import load_attributed
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.sayings import hear
+from gpuslice.config.table import OPTIONS
+
+MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "config.yaml"
+
+
+def refusal(text: str, file: Path, env: dict[str, str] | None = None, **flags: str) -> str:
+    file.write_text(text)
+    named = {name.replace("_", "-"): value for name, value in flags.items()}
+    with pytest.raises(ConfigError) as error:
+        load_attributed(hear(named, env or {}, OPTIONS), None, file)
+    return str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        # Refused where the file is read
+        ("flags: {mpsRoot: 5}", "flags.mpsRoot: 5 is not valid"),
+        ("version: v2", "version: 'v2' is not valid"),
+        (MPS.replace("2", "0"), "sharing.mps.resources[0].replicas: 0 is not valid"),
+        # where its words are understood
+        (
+            "flags: {nested: true}",
+            "flags.nested: true is not valid: choose one of off, host, guest",
+        ),
+        ("flags: {plugin: {deviceIDStrategy: x}}", "flags.plugin.deviceIDStrategy: 'x' is"),
+        ("sharing: {memory: {unit: 512}}", "sharing.memory.unit: 512 is not valid"),
+        ("imex: {channelIDs: [0, 1]}", "imex.channelIDs: [0, 1] is not valid: use 0"),
+        # and where settings are checked, whoever said them
+        ("flags: {plugin: {deviceListStrategy: []}}", "flags.plugin.deviceListStrategy: [] is"),
+        ("flags: {mpsRoot: mps}", "flags.mpsRoot: 'mps' is not valid"),
+        (f"flags: {{mpsRoot: /m, migStrategy: mixed}}\n{MPS}", "flags.migStrategy: 'mixed' is"),
+        ("sharing: {memory: {resource: gpu}}", "sharing.memory.resource: 'gpu' is not valid"),
+        (
+            "sharing: {memory: {resource: nvidia.com/gpu}}",
+            "sharing.memory.resource: 'nvidia.com/gpu' is not valid",
+        ),
+        ("flags: {plugin: {nvidiaCTKPath: x}}", "flags.plugin.nvidiaCTKPath: 'x' is not valid"),
+    ],
+)
+def test_what_the_file_said_is_told_by_its_key_and_the_file(
+    text: str, told: str, file: Path
+) -> None:
+    assert refusal(text, file).startswith(f"{file}: {told}")
+
+
+def test_what_a_flag_or_a_variable_said_is_told_by_its_name(file: Path) -> None:
+    text = "flags: {mpsRoot: /m}"
+    assert refusal(text, file, mps_root="a").startswith("mps-root: 'a' is not valid")
+    assert refusal(text, file, {"MPS_ROOT": "a"}).startswith("MPS_ROOT: 'a' is not valid")
+    both = f"flags: {{mpsRoot: /m, migStrategy: none}}\n{MPS}"
+    assert refusal(both, file, {"MIG_STRATEGY": "mixed"}).startswith("MIG_STRATEGY: 'mixed' is")
+
+
+def test_what_nobody_said_is_told_by_its_flag_with_all_ways_to_say_it(file: Path) -> None:
+    told = refusal(MPS, file)
+    assert told.startswith("mps-root: '' is not valid: using MPS requires --mps-root")
+    assert "(MPS_ROOT, flags.mpsRoot)" in told
+
+
+def test_a_file_that_cannot_be_read_is_told_once(file: Path) -> None:
+    assert refusal("sharing: [", file).startswith(f"config-file: '{file}' is not valid: it is not")
+
+
+def test_without_a_file_the_flag_is_told() -> None:
+    with pytest.raises(ConfigError, match=r"^mps-pipe: 'x' is not valid"):
+        load_attributed(hear({"mps-pipe": "x"}, {}, OPTIONS))
