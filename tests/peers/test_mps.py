@@ -21,8 +21,9 @@ from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
 from . import facts
+from .agreement.pair import OURS, ListeningKubelet, Side, running
 from .build import Peers
-from .conftest import MakeNode, StartPlugin
+from .conftest import MakeNode, ShareGpus, StartPlugin
 
 RESOURCE = "nvidia.com/gpu"
 MIB = 1 << 20
@@ -228,6 +229,46 @@ def test_the_plugin_does_not_register_without_the_daemon(
     )
     plugin.process.wait_for_output("error checking MPS daemon health")
     assert plugin.kubelet.registrations == 0
+
+
+@pytest.mark.parametrize("count", [1, 2, 4])
+def test_with_nvidias_daemon_merged_replicas_of_our_plugin_stay_at_one_share(
+    make_node: MakeNode, share_gpus: ShareGpus, scratch: Path, count: int
+) -> None:
+    """The reason for a daemon of our own: NVIDIA's has 1/n as its default, and clients of MPS can
+    only tighten a default. Our answer names the larger share, and nothing comes of it."""
+    node = make_node("t4x2")
+    config = scratch / "merged.yaml"
+    config.write_text(
+        "sharing: {mps: {failRequestsGreaterThanOne: false, "
+        "resources: [{name: nvidia.com/gpu, replicas: 4}]}}"
+    )
+    _, place = share_gpus(node, config)
+    flags = [f"--config-file={config}", f"--mps-root={place}"]
+    (place / "shm").mkdir()
+    with (
+        ListeningKubelet(scratch / "o") as kubelet,
+        running(OURS, node, kubelet.directory, flags, {}, {"/mps": place}) as process,
+    ):
+        side = Side("our plugin", kubelet, process)
+        side.wait_for({RESOURCE})
+        uuid = node.gpus()[0].uuid
+        answers = side.allocate(RESOURCE, [[f"{uuid}::{number}" for number in range(count)]])
+        assert isinstance(answers, list)
+        [answer] = answers
+        assert answer.envs["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == f"{uuid}={count * 3840}M"
+        argv = [str(node.bin / "simcuda"), "fill"]
+        done = subprocess.run(
+            node.namespace_command(argv, mounts(answer)),
+            env=dict(answer.envs),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=PATIENCE,
+        )
+        report = json.loads(done.stdout)
+        assert report["total_bytes"] == 3840 * MIB
+        assert report["devices"][0]["sms"] == 10
 
 
 def mounts(answer: api.ContainerAllocateResponse) -> dict[str, Path]:

@@ -5,15 +5,15 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuslice.agent.announce import announce_settings
 from gpuslice.agent.api_server import api_server
-from gpuslice.agent.driver import Driver, DriverReplaced
-from gpuslice.agent.errors import AgentError
+from gpuslice.agent.driver import Driver
 from gpuslice.agent.fleet import Fleet
 from gpuslice.agent.labelling import Labelling
+from gpuslice.agent.life import live
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.agent.node_health import NodeHealth
 from gpuslice.agent.offering import Offering
@@ -24,7 +24,6 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import Settings
-from gpuslice.kubelet.endpoint import EndpointError
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 from gpuslice.telemetry.probes import metrics_at
@@ -43,16 +42,7 @@ def run_agent(load: Load, options: AgentOptions) -> None:
 
     Raises AgentError or ConfigError if the agent cannot do its work.
     """
-    failure: BaseException | None = None
-    try:
-        asyncio.run(Agent(load, options).run())
-    except* (AgentError, EndpointError, DriverReplaced) as failures:
-        failure = AgentError("; ".join(str(error) for error in _leaves(failures)))
-    except* ConfigError as failures:
-        failure = next(_leaves(failures))
-    # Not raised from within, where Python 3.11.2 would wrap it in a group.
-    if failure is not None:
-        raise failure
+    live(Agent(load, options).run())
 
 
 class Agent:
@@ -133,11 +123,3 @@ class Agent:
             if found:
                 log.info("the node's GPUs changed", changes="; ".join(found))
                 self._wishes.add(Wish.HARDWARE)
-
-
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error

@@ -89,7 +89,7 @@ DEVICE_OPTIONS = (
     ),
     Option(
         "mps-root",
-        "Directory of NVIDIA's MPS daemons on the host; replicas by MPS need it.",
+        "Directory of the MPS daemons on the host; replicas by MPS need it.",
         "",
         ("MPS_ROOT",),
         key="flags.mpsRoot",

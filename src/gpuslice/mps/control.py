@@ -7,7 +7,9 @@ import contextlib
 import os
 import signal
 
-_PROGRAM = "nvidia-cuda-mps-control"
+from gpuslice.mps.places import resource_of
+
+PROGRAM = "nvidia-cuda-mps-control"
 _TIMEOUT_SECONDS = 5.0
 
 
@@ -19,16 +21,25 @@ class ControlProgramMissing(MpsUnavailable):
     """The driver's control program is not on PATH, so nothing can be said about the daemon."""
 
 
+class MpsSilent(MpsUnavailable):
+    """The daemon is there and did not answer in time."""
+
+
 async def ping(pipe_directory: str) -> None:
     """A command round trip: after a crash the socket stays behind, so a file proves nothing."""
-    await command(pipe_directory, "get_default_active_thread_percentage")
+    await default_threads_percent(pipe_directory)
 
 
-async def command(pipe_directory: str, line: str) -> str:
+async def default_threads_percent(pipe_directory: str) -> str:
+    """The share of threads above which no client of the daemon gets, as the daemon writes it."""
+    return await command(pipe_directory, "get_default_active_thread_percentage")
+
+
+async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECONDS) -> str:
     """Runs one command and returns what it printed."""
     try:
         process = await asyncio.create_subprocess_exec(
-            _PROGRAM,
+            PROGRAM,
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
@@ -37,31 +48,42 @@ async def command(pipe_directory: str, line: str) -> str:
         )
     except FileNotFoundError as error:
         raise ControlProgramMissing(
-            f"{_PROGRAM} is not on PATH: give the agent the driver's compute programs"
+            f"{PROGRAM} is not on PATH: give this container the driver's compute programs "
+            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
         ) from error
     except OSError as error:
-        raise MpsUnavailable(f"{_PROGRAM} cannot be run ({error.strerror})") from error
+        raise MpsUnavailable(f"{PROGRAM} cannot be run ({error.strerror})") from error
     try:
-        async with asyncio.timeout(_TIMEOUT_SECONDS):
+        async with asyncio.timeout(seconds):
             output, _ = await process.communicate(f"{line}\n".encode())
     except TimeoutError:
-        raise MpsUnavailable(
+        raise MpsSilent(
             f"the MPS control daemon at {pipe_directory} did not answer {line!r} "
-            f"within {_TIMEOUT_SECONDS:g} s"
+            f"within {seconds:g} s"
         ) from None
     finally:
         if process.returncode is None:
-            _kill(process)
+            kill_group(process)
     text = output.decode(errors="replace").strip()
     if process.returncode != 0:
         raise MpsUnavailable(
             f"no MPS control daemon answers at {pipe_directory} ({text or process.returncode}): "
-            f"start it with CUDA_MPS_PIPE_DIRECTORY={pipe_directory} {_PROGRAM} -d"
+            f"{_remedy(pipe_directory)}"
         )
     return text
 
 
-def _kill(process: asyncio.subprocess.Process) -> None:
+def kill_group(process: asyncio.subprocess.Process) -> None:
     """With all that it started. Not waited for: it may be stuck in the driver."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _remedy(pipe_directory: str) -> str:
+    resource = resource_of(pipe_directory)
+    if resource is None:
+        return f"start it with CUDA_MPS_PIPE_DIRECTORY={pipe_directory} {PROGRAM} -d"
+    return (
+        "run mps-control-daemon on this node with the same configuration; its daemon for "
+        f"{resource} listens at <mps-root>/{resource}/pipe on the host"
+    )

@@ -1,0 +1,58 @@
+"""The shared memory that the MPS daemons of a node have in common with their clients."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from pathlib import Path
+
+from gpuslice.mps.places import ROOT, shm_directory
+
+_FALLBACK_KIB = 65536
+_NOSUID, _NODEV, _NOEXEC, _RELATIME = 2, 4, 8, 1 << 21
+
+
+class ShmError(Exception):
+    """It cannot be mounted; the text says what to do."""
+
+
+def mount_shm(root: Path = ROOT) -> Path | None:
+    """The directory where it was mounted. None: it was there, and stays under its clients."""
+    place = shm_directory(root)
+    if is_mounted(place, Path("/proc/self/mountinfo").read_text()):
+        return None
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ShmError(
+            f"{place} cannot be made ({error.strerror}): mount the host's MPS root writable "
+            f"at {root}"
+        ) from error
+    libc = ctypes.CDLL(None, use_errno=True)
+    flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC | _RELATIME)
+    options = f"size={size_kib(_meminfo())}k".encode()
+    if libc.mount(b"shm", os.fsencode(place), b"tmpfs", flags, options) != 0:
+        raise ShmError(
+            f"{place} cannot be mounted ({os.strerror(ctypes.get_errno())}): run this container "
+            "privileged"
+        )
+    return place
+
+
+def is_mounted(place: Path, mountinfo: str) -> bool:
+    """Spaces and the like are written as octal numbers there; the places of MPS have none."""
+    return any(line.split()[4:5] == [str(place)] for line in mountinfo.splitlines())
+
+
+def size_kib(meminfo: str) -> int:
+    """Half of the memory, as a machine's own /dev/shm has."""
+    found = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
+    return int(found[1]) // 2 if found else _FALLBACK_KIB
+
+
+def _meminfo() -> str:
+    try:
+        return Path("/proc/meminfo").read_text()
+    except OSError:
+        return ""

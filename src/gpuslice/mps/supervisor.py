@@ -1,0 +1,69 @@
+"""The MPS daemons of a node: as many as the plan has, and none that it has not."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuslice.mps.keeper import Keeper
+from gpuslice.mps.places import ROOT, Place, ready_file
+from gpuslice.mps.plan import MpsPlan, Wanted, still_serves
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+
+class Supervisor:
+    def __init__(self, tasks: asyncio.TaskGroup, root: Path = ROOT) -> None:
+        self._tasks = tasks
+        self._root = root
+        self._kept: dict[str, tuple[Keeper, asyncio.Task[None]]] = {}
+        self._stopping = False
+
+    async def apply(self, plan: MpsPlan) -> None:
+        """Ends what is not wanted as it is, then starts what is missing; the rest goes on."""
+        wanted = {daemon.resource: daemon for daemon in plan.daemons}
+        going = []
+        for resource, (keeper, _) in self._kept.items():
+            new = wanted.get(resource)
+            if new is not None and still_serves(keeper.serves, new.gpus, plan.present):
+                keeper.wanted = new
+            else:
+                going.append(resource)
+        await self._end(going)
+        for resource, daemon in wanted.items():
+            if resource not in self._kept:
+                self._keep(daemon)
+        self._mark_ready()
+
+    async def stop(self) -> None:
+        """Nobody is to begin with what ends now, so the sign that all is ready goes first."""
+        self._stopping = True
+        self._mark_ready()
+        await self._end(list(self._kept))
+
+    def _keep(self, daemon: Wanted) -> None:
+        place = Place(daemon.resource, self._root)
+        keeper = Keeper(daemon, place, self._mark_ready)
+        name = f"MPS daemon of {daemon.resource}"
+        self._kept[daemon.resource] = keeper, self._tasks.create_task(keeper.run(), name=name)
+
+    async def _end(self, resources: Iterable[str]) -> None:
+        going = [self._kept.pop(resource) for resource in resources]
+        for _, task in going:
+            task.cancel()
+        if going:
+            await asyncio.wait([task for _, task in going])
+            await asyncio.gather(*(keeper.end() for keeper, _ in going))
+
+    def _mark_ready(self) -> None:
+        ready = not self._stopping and all(keeper.answers for keeper, _ in self._kept.values())
+        path = ready_file(self._root)
+        try:
+            if ready:
+                path.touch()
+            else:
+                path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("a mark cannot be set", file=path, reason=error.strerror)

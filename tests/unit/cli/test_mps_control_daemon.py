@@ -1,0 +1,83 @@
+"""The command line of `mps-control-daemon`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuslice.cli import mps_control_daemon
+from gpuslice.config.table import OPTIONS
+
+MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
+
+
+def said(*args: str, monkeypatch: pytest.MonkeyPatch, code: int | None) -> None:
+    monkeypatch.setattr(sys, "argv", ["mps-control-daemon", *args])
+    if code is None:
+        mps_control_daemon.main()
+        return
+    with pytest.raises(SystemExit) as ended:
+        mps_control_daemon.main()
+    assert ended.value.code == code
+
+
+def test_help_names_the_subcommand_and_the_flags(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said("--help", monkeypatch=monkeypatch, code=None)
+    text = capsys.readouterr().out
+    assert "mps-control-daemon mount-shm" in text
+    assert "-config-file" in text
+
+
+@pytest.mark.parametrize("args", [("--confg-file=x",), ("mount-shn",)])
+def test_what_is_not_understood_is_refused_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
+) -> None:
+    said(*args, monkeypatch=monkeypatch, code=2)
+    assert "--help" in capsys.readouterr().err
+
+
+def test_the_manifest_starts_it_with_settings_and_places_that_it_knows() -> None:
+    [daemon_set] = yaml.safe_load_all((MANIFESTS / "nvidia-mps.yaml").read_text())
+    pod = daemon_set["spec"]["template"]["spec"]
+    [mounts], [container] = pod["initContainers"], pod["containers"]
+    assert mounts["command"] == [mps_control_daemon.PROGRAM, mps_control_daemon.MOUNT_SHM]
+    assert container["command"] == [mps_control_daemon.PROGRAM]
+    assert mounts["image"] == container["image"]
+    known = {name for option in OPTIONS for name in option.variables}
+    env = {entry["name"]: entry.get("value") for entry in container["env"]}
+    assert env.keys() <= known | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    places = {mount["mountPath"]: volumes[mount["name"]] for mount in container["volumeMounts"]}
+    assert places["/mps"]["hostPath"]["path"] == env["MPS_ROOT"]
+    assert places["/dev/shm"]["hostPath"]["path"] == f"{env['MPS_ROOT']}/shm"
+    [shared] = mounts["volumeMounts"]
+    assert (shared["mountPath"], shared["mountPropagation"]) == ("/mps", "Bidirectional")
+
+
+def test_the_manifest_has_the_configurations_of_the_plugin() -> None:
+    [own] = yaml.safe_load_all((MANIFESTS / "nvidia-mps.yaml").read_text())
+    [plugin] = [
+        thing
+        for thing in yaml.safe_load_all((MANIFESTS / "nvidia.yaml").read_text())
+        if thing["kind"] == "DaemonSet"
+    ]
+    assert own["metadata"]["namespace"] == plugin["metadata"]["namespace"]
+    ours, theirs = (thing["spec"]["template"]["spec"] for thing in (own, plugin))
+    assert ours["serviceAccountName"] == theirs["serviceAccountName"]
+    settings = {"MPS_ROOT", "CONFIG_FILE_SRCDIR", "FALLBACK_STRATEGIES", "FAIL_ON_INIT_ERROR"}
+
+    def chosen(pod: dict[str, Any]) -> list[Any]:
+        [container] = pod["containers"]
+        configs = [volume for volume in pod["volumes"] if "configMap" in volume]
+        env = [one for one in container["env"] if one["name"] in settings]
+        return [container["image"], configs, sorted(env, key=lambda one: str(one["name"]))]
+
+    assert chosen(ours) == chosen(theirs)
+    # One selector per DaemonSet, or each would take the pods of the other for its own.
+    assert own["spec"]["selector"] != plugin["spec"]["selector"]
