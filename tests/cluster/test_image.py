@@ -138,6 +138,7 @@ def test_it_has_the_name_that_manifests_use(image: Image) -> None:
         ("gpu-feature-discovery", "--version", "gpu-feature-discovery of gpuslice {version}\n"),
         ("gpushare-device-plugin-v2", "--help", "Usage of gpushare-device-plugin-v2:"),
         ("config-manager", "--help", "Usage of config-manager:"),
+        ("mps-control-daemon", "--version", "mps-control-daemon of gpuslice {version}\n"),
     ],
 )
 def test_every_program_answers(
