@@ -30,7 +30,7 @@ def build_image(
 ) -> Path:
     """Writes the image for this machine's architecture to `target`, and returns where it is.
 
-    A minute the first time, about two seconds when nothing changed.
+    Half a minute the first time, some seconds when nothing changed.
     """
     began = time.monotonic()
     require_debian()

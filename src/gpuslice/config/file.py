@@ -98,7 +98,7 @@ class ReplicatedResources(_Section, frozen=True):
 
 
 class LimitedResources(ReplicatedResources, frozen=True):
-    reserve: str | int | None = None
+    reserve: str | int | float | None = None
 
 
 class Sharing(_Section, frozen=True):

@@ -63,6 +63,10 @@ class _Expected:
         fields = msgspec.structs.fields(self.section) if self.section else ()
         return _Expected.of(next((f.type for f in fields if f.encode_name == key), None))
 
+    def takes(self, value: object) -> bool:
+        """A plain value, as it stands."""
+        return type(value) in self.plain
+
     @property
     def remedy(self) -> str:
         if self.section is not None:
@@ -96,12 +100,12 @@ def _hints(expected: _Expected, value: object) -> Iterator[str]:
     elif isinstance(value, list):
         if expected.section is not None:
             yield "leave out the dashes or brackets of a list"
-        elif len(value) == 1 and not isinstance(value[0], list | dict):
-            yield f"write {value[0]} without the list"
+        elif len(value) == 1 and expected.takes(value[0]):
+            yield f"write {_written(value[0])} without the list"
     if expected.items is not None and isinstance(value, dict):
         yield "begin each of its entries with a dash"
-    elif expected.items is not None and isinstance(value, str | int | float):
-        yield f"for a list of one, write [{value}]"
+    elif expected.items is not None and _Expected.of(expected.items).takes(value):
+        yield f"for a list of one, write [{_written(value)}]"
 
 
 def _hints_of_text(expected: _Expected, text: str) -> Iterator[str]:
@@ -114,6 +118,10 @@ def _hints_of_text(expected: _Expected, text: str) -> Iterator[str]:
             wanted = word in _TRUE_WORDS
         if wanted is not None:
             yield f"write {str(wanted).lower()} without quotes"
+
+
+def _written(value: object) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _members(kind: object) -> Iterable[object]:

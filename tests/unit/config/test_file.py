@@ -298,8 +298,8 @@ LONG = "x" * 53
         (RESERVED % "512", r"sharing\.mps\.reserve: '512' is not valid.*256MiB or 2GiB"),
         (RESERVED % "-1MiB", r"sharing\.mps\.reserve: '-1MiB' is not valid.*256MiB or 2GiB"),
         (RESERVED % "10%", r"sharing\.mps\.reserve: '10%' is not valid.*256MiB or 2GiB"),
-        (RESERVED % "1.5", r"mps\.reserve: 1\.5 is not valid: use a text or a whole number"),
-        (RESERVED % "true", r"mps\.reserve: true is not valid: use a text or a whole number"),
+        (RESERVED % "1.5", r"mps\.reserve: '1\.5' is not valid.*256MiB or 2GiB"),
+        (RESERVED % "true", r"mps\.reserve: true is not valid: use a text or a number"),
         (
             "sharing: {timeSlicing: {reserve: 1GiB, resources: [{name: gpu, replicas: 2}]}}",
             r"`sharing\.timeSlicing\.reserve`; it belongs at .* or `sharing\.mps\.reserve`",

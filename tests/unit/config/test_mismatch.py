@@ -102,6 +102,20 @@ def refusal(text: str, directory: Path) -> str:
             "imex: {channelIDs: 0}",
             "imex.channelIDs: 0 is not valid: use a list; for a list of one, write [0]",
         ),
+        # What would be wrong as an entry too is not advised.
+        ("imex: {channelIDs: x}", "imex.channelIDs: 'x' is not valid: use a list"),
+        (
+            "sharing: {mps: {resources: gpu}}",
+            "sharing.mps.resources: 'gpu' is not valid: use a list",
+        ),
+        (
+            "health: {enabled: [true]}",
+            "health.enabled: [true] is not valid: use true or false; write true without the list",
+        ),
+        (
+            "flags: {migStrategy: [1]}",
+            "flags.migStrategy: [1] is not valid: use a text",
+        ),
         (
             'imex: {channelIDs: [0, "1"]}',
             "imex.channelIDs[1]: '1' is not valid: use a whole number; write 1 without quotes",
