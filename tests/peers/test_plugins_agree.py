@@ -532,7 +532,7 @@ def time_slicing(**entry: object) -> dict[str, object]:
     ("config", "named"),
     [
         ("flags: [", "not YAML"),
-        ("- a", "Expected `object`"),
+        ("- a", "it is a list; write keys with their values here"),
         ({"version": "v2"}, "unknown version"),
         ({"flags": "none"}, "flags"),
         ({"flags": {"migStrategy": "some"}}, "flags.migStrategy"),
