@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from deploy.image import build_image, image_name, read_project
+from gpuslice_sim.node import PLACE_IN_CONTAINERS
 from tests.peers.build import Say
 
 from .build import Binaries
@@ -16,7 +17,6 @@ from .harness import Cluster, NodeSpec, eventually
 from .harness.deployment import Deployment
 from .harness.kube import Object
 from .harness.node import MPS_PIPE
-from .harness.node_init import SIMULATED_DRIVER
 from .pods import (
     check_devices,
     check_nothing_is_double_booked,
@@ -29,6 +29,7 @@ from .pods import (
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
+MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
@@ -158,7 +159,7 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
 
 def test_nvidias_daemonset_gives_devices_by_cdi_from_a_driver_elsewhere(cluster: Cluster) -> None:
     """As with a driver that is itself a container: its root is not the node's."""
-    root = f"{SIMULATED_DRIVER}/root"
+    root = f"{PLACE_IN_CONTAINERS}/root"
     things = with_variables(
         manifest("nvidia.yaml"),
         DEVICE_LIST_STRATEGY="cdi-cri",
@@ -176,6 +177,48 @@ def test_nvidias_daemonset_gives_devices_by_cdi_from_a_driver_elsewhere(cluster:
         cluster.create(device_pod("one", "node-a", {GPU: 1}, runtime_class=None))
         cluster.wait_for_pod("one")
         check_devices(cluster, "node-a", "one")
+
+
+@pytest.fixture
+def without_mps(nodes: Cluster) -> Iterator[str]:
+    """A node on which nobody else uses the GPUs."""
+    node = nodes.node("node-b")
+    node.mps.stop()
+    yield node.name
+    node.mps.start()
+
+
+MERGEABLE = f"""\
+version: v1
+sharing:
+  mps:
+    failRequestsGreaterThanOne: false
+    resources: [{{name: {GPU}, rename: {SHARED}, replicas: 4}}]
+"""
+
+
+def test_nvidias_mps_daemonset_makes_replicas_of_a_gpu_add_up(
+    cluster: Cluster, without_mps: str
+) -> None:
+    plugin = manifest("nvidia.yaml")
+    [configs] = [thing["data"] for thing in plugin if thing["kind"] == "ConfigMap"]
+    configs["merged"] = MERGEABLE
+    set_labels(cluster, without_mps, **{CONFIG_LABEL: "merged"})
+    with Deployment(cluster, plugin), Deployment(cluster, manifest("nvidia-mps.yaml")) as daemons:
+        daemons.wait_for_pods("node-a", "node-b")
+        cluster.wait_for_amount(without_mps, 8, resource=SHARED)
+        for name, replicas in (("one", 1), ("three", 3)):
+            cluster.create(device_pod(name, without_mps, {SHARED: replicas}, mps=True))
+            cluster.wait_for_pod(name)
+            found = check_devices(cluster, without_mps, name)
+            gpu = cluster.node(without_mps).sim.gpu(found.device["uuid"])
+            limit = gpu.memory_total_bytes // MIB // 4 * MIB * replicas
+            assert found.report["mps"] is True
+            assert found.device["limit_bytes"] == limit
+            assert found.device["sms"] == gpu.sms // 4 * replicas
+        cluster.delete_pods()
+    for gpu in cluster.node(without_mps).sim.gpus():
+        assert gpu.compute_mode == 0  # nobody has to set it back by hand
 
 
 def test_the_plainest_manifest_of_nvidias_plugin_needs_no_more_than_our_image(

@@ -32,5 +32,5 @@ int sim_locate_node(const char *own_file, char *out, size_t size)
         if (is_node(path))
             return answer(path, out, size);
     }
-    return -1;
+    return is_node(SIM_PLACE_IN_CONTAINERS) ? answer(SIM_PLACE_IN_CONTAINERS, out, size) : -1;
 }

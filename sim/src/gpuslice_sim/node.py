@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_DRIVER = 570
+# Where containers that have only parts of the driver find the node they are on; as in locate.h.
+PLACE_IN_CONTAINERS = "/run/gpuslice-sim"
 
 
 @dataclass(frozen=True)
@@ -190,12 +192,16 @@ def _write_programs(directory: Path) -> None:
 
 
 def _write_script(directory: Path, path: Path, module: str) -> None:
-    # Real callers start these with an empty environment, so nothing is left to look up.
+    # Real callers start these with an empty environment, so nothing is left to look up. Containers
+    # have neither the directory nor the interpreter, but may have others.
     path.write_text(
         "#!/bin/sh\n"
         f"GPUSLICE_SIM_NODE={shlex.quote(str(directory))}\n"
+        f'[ -e "$GPUSLICE_SIM_NODE" ] || GPUSLICE_SIM_NODE={PLACE_IN_CONTAINERS}\n'
         "export GPUSLICE_SIM_NODE\n"
-        f'exec {shlex.quote(sys.executable)} -I -m {module} "$@"\n'
+        f"python={shlex.quote(sys.executable)}\n"
+        '[ -x "$python" ] || python=/usr/bin/python3\n'
+        f'exec "$python" -I -m {module} "$@"\n'
     )
     path.chmod(0o755)
 

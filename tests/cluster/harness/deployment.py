@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import gpuslice_sim
+from gpuslice_sim.node import PLACE_IN_CONTAINERS
+
 from .cluster import Cluster
 from .kube import Object
-from .node_init import SIMULATED_DRIVER
 from .waiting import eventually
+
+# Debian's Python looks there, whatever its version.
+_MODULES = "/usr/lib/python3/dist-packages/gpuslice_sim"
 
 
 class Deployment:
@@ -95,15 +101,16 @@ def is_ready(pod: Object) -> bool:
 
 
 def _simulated(daemon_set: Object) -> Object:
-    """What the device nodes are to the real driver: the way to its state, outside the container."""
+    """With what the device nodes are to the real driver: the way to its state, outside the
+    container. Programs of the driver that are scripts here also need their modules."""
+    places = {
+        "simulated-driver": (PLACE_IN_CONTAINERS, PLACE_IN_CONTAINERS),
+        "simulation": (str(Path(gpuslice_sim.__file__).parent), _MODULES),
+    }
     changed = copy.deepcopy(daemon_set)
     pod = changed["spec"]["template"]["spec"]
-    pod["volumes"].append({"name": "simulated-driver", "hostPath": {"path": SIMULATED_DRIVER}})
-    for container in pod["containers"]:
-        container["volumeMounts"].append(
-            {"name": "simulated-driver", "mountPath": SIMULATED_DRIVER}
-        )
-        container.setdefault("env", []).append(
-            {"name": "GPUSLICE_SIM_NODE", "value": SIMULATED_DRIVER}
-        )
+    for name, (path, mount_path) in places.items():
+        pod["volumes"].append({"name": name, "hostPath": {"path": path}})
+        for container in pod["containers"]:
+            container["volumeMounts"].append({"name": name, "mountPath": mount_path})
     return changed

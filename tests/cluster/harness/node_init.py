@@ -19,10 +19,7 @@ import sys
 from pathlib import Path
 
 from gpuslice_sim.namespace import enter
-from gpuslice_sim.node import SimNode
-
-# Where containers of a node can be given the simulated driver from.
-SIMULATED_DRIVER = "/run/gpuslice-sim"
+from gpuslice_sim.node import PLACE_IN_CONTAINERS, SimNode
 
 _CLONE_NEWNS, _CLONE_NEWPID, _PR_SET_PDEATHSIG = 0x20000, 0x20000000, 1
 
@@ -55,6 +52,7 @@ place "$node/containers" /var/log/containers
 place "$node/run" /run
 place "$node/sim" "$2"
 mount --make-rshared /var/lib/kubelet
+mount --make-rshared /run
 # The kubelet insists on these; the machine's own settings are not for a test to change.
 keep() {
     mkdir -p "$node/sysctl"
@@ -96,7 +94,7 @@ def _become_init(libc: ctypes.CDLL, directory: Path, ready: int) -> None:
     subprocess.run(["mount", "--make-rprivate", "/"], check=True)
     subprocess.run(["mount", "-t", "proc", "proc", "/proc"], check=True)
     enter(SimNode.open(directory / "sim"))
-    subprocess.run(["sh", "-c", _MOUNTS, "sh", str(directory), SIMULATED_DRIVER], check=True)
+    subprocess.run(["sh", "-c", _MOUNTS, "sh", str(directory), PLACE_IN_CONTAINERS], check=True)
     os.write(ready, b"1")
     os.close(ready)
     signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
