@@ -8,13 +8,14 @@ import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gpuslice_sim.kubelet import Container, Pod
 from gpuslice_sim.mps.launch import MpsDaemon, is_running, wait_until_gone
-from gpuslice_sim.mps.simcuda import HeldClient
+from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
 from .conftest import MakeRig
@@ -24,6 +25,8 @@ MIB = 1 << 20
 SHARED = "nvidia.com/gpu.shared"
 DEFAULT, EXCLUSIVE_PROCESS = 0, 3
 PATIENCE = 40.0
+# Stands for the program that a script takes the place of.
+REAL = "REAL_PROGRAM"
 
 pytestmark = needs_root
 
@@ -33,6 +36,11 @@ def quarters(*, name: str = "gpu", more: str = "") -> str:
         "sharing: {mps: {failRequestsGreaterThanOne: false, "
         f"resources: [{{name: {name}, replicas: 4{more}}}]}}}}"
     )
+
+
+def one_replica_each(replicas: int) -> str:
+    """The default of MPS: nobody gets two."""
+    return f"sharing: {{mps: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +106,19 @@ def gpus_of(pid: int) -> list[str]:
     return visible.partition("=")[2].split(",")
 
 
+def children(pid: int) -> dict[int, str]:
+    """Process -> its name; one that nobody has reaped is among them."""
+    found = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            head, _, rest = stat.read_text().rpartition(")")
+        except OSError:  # it has ended meanwhile
+            continue
+        if int(rest.split()[1]) == pid:
+            found[int(stat.parent.name)] = head.partition("(")[2]
+    return found
+
+
 def compute_modes(rig: Rig) -> list[int]:
     return [gpu.compute_mode for gpu in rig.node.gpus()]
 
@@ -106,6 +127,34 @@ def admitted(rig: Rig, resource: str, count: int, name: str) -> tuple[Pod, str]:
     pod = Pod(name, [Container("main", {resource: count})])
     [allocation] = rig.kubelet.admit(pod)
     return pod, allocation.ids[0].partition("::")[0]
+
+
+def replaced(program: Path, script: str) -> Path:
+    """A script in its place, and where the program is meanwhile."""
+    real = program.with_name(f"{program.name}.real")
+    program.rename(real)
+    put_in_place(program, f"#!/bin/sh\n{script.replace(REAL, str(real))}\n")
+    return real
+
+
+def put_in_place(program: Path, text: str) -> None:
+    fresh = program.with_name(f"{program.name}.new")
+    fresh.write_text(text)
+    fresh.chmod(0o755)
+    fresh.rename(program)
+
+
+def bare(rig: Rig, gpu: int = 0, *args: str) -> Outcome:
+    """A CUDA program that has taken its limits off."""
+    env = {
+        "CUDA_MPS_PIPE_DIRECTORY": str(rig.mps_root / GPU / "pipe"),
+        "CUDA_VISIBLE_DEVICES": rig.node.gpus()[gpu].uuid,
+    }
+    return run_client(rig.node.bin / "simcuda", *(args or ("info",)), env=env)
+
+
+def has_limit(rig: Rig, limit_bytes: int) -> bool:
+    return bool(bare(rig, 1).device["limit_bytes"] == limit_bytes)
 
 
 def client(rig: Rig, user: int | None = None) -> HeldClient:
@@ -213,7 +262,51 @@ def test_the_files_have_the_names_and_the_life_that_others_expect(rig: Rig) -> N
         assert "Traceback" not in program.output()
 
 
-def test_the_daemon_sets_no_limit_of_its_own(rig: Rig) -> None:
+@pytest.mark.parametrize("driver", [535, 570])
+def test_who_takes_its_limits_off_is_held_to_one_replica(make_rig: MakeRig, driver: int) -> None:
+    rig = make_rig("mixed", driver=driver)
+    text = one_replica_each(4).replace("resources", "reserve: 1Gi, resources", 1)
+    with served(rig, text), offered(rig, GPU):
+        visible = gpus_of(daemons(rig)[GPU])
+        assert len({rig.node.gpu(uuid).memory_total_bytes for uuid in visible}) > 1
+        for index, gpu in enumerate(rig.node.gpus()):
+            if gpu.uuid not in visible:
+                continue
+            # What a container with its own limits has, and not a byte or SM more.
+            answer = rig.allocate(GPU, f"{gpu.uuid}::0")
+            [limited] = rig.contained(answer, "info")["devices"]
+            device = bare(rig, index).device
+            assert device["limit_bytes"] == (gpu.memory_total_bytes // MIB - 1024) // 4 * MIB
+            assert device["limit_bytes"] == limited["limit_bytes"]
+            assert device["sms"] == limited["sms"]
+        killed = daemons(rig)[GPU]
+        os.kill(killed, signal.SIGKILL)
+        wait_until_gone(killed)
+        eventually(lambda: daemons(rig).get(GPU, killed) != killed, "a new daemon")
+        wait_until_ready(rig)
+        assert bare(rig).device["limit_bytes"] is not None
+
+
+def test_a_daemon_that_stays_follows_the_size_of_a_replica(rig: Rig) -> None:
+    with served(rig, one_replica_each(4)):
+        wait_until_ready(rig)
+        before = daemons(rig)
+        with client(rig) as held:
+            held.ready()
+            for text, memory_mib, sms in (
+                (one_replica_each(2), 7680, 20),
+                (one_replica_each(3), 5120, 12),
+                (quarters(), 15360, 40),
+            ):
+                rig.config(text)
+                limit = memory_mib * MIB
+                eventually(partial(has_limit, rig, limit), text)
+                assert bare(rig, 1).device["sms"] == sms
+            assert is_running(held.pid)
+        assert daemons(rig) == before
+
+
+def test_where_replicas_are_merged_the_daemon_sets_no_limit_of_its_own(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         assert program.stop(PATIENCE) == 0
@@ -265,6 +358,128 @@ sharing:
         assert daemons(rig)[two] == before[two]
         assert "the MPS daemon is gone: starting it again" in program.output()
         rig.wait_for_healthy(one, set(rig.kubelet.devices(one)), PATIENCE)
+
+
+@pytest.mark.parametrize("how", ["exit 127", "kill -9 $$"], ids=["libraries", "memory"])
+def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: str) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        with client(rig) as held:
+            held.ready()
+            control = rig.node.bin / "nvidia-cuda-mps-control"
+            real = replaced(control, how)
+            program.wait_for_output("the MPS daemon cannot be asked")
+            time.sleep(15)  # five more questions
+            real.rename(control)
+            assert daemons(rig) == before
+            assert is_running(held.pid)
+            assert (rig.mps_root / ".ready").exists()
+            assert "no MPS daemon" not in program.output()
+            assert program.stop(PATIENCE) == 0
+
+
+def test_a_daemon_that_refuses_a_question_lives_and_is_asked_again(rig: Rig) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        control = rig.node.bin / "nvidia-cuda-mps-control"
+        real = replaced(control, "echo Cannot find MPS control daemon process; exit 1")
+        program.wait_for_output("the MPS daemon is slow")
+        real.rename(control)
+        wait_until_ready(rig)
+        time.sleep(6)  # longer than the patience with one that is to end
+        assert daemons(rig) == before
+        assert "is gone" not in program.output()
+
+
+def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        control = rig.node.bin / "nvidia-cuda-mps-control"
+        away = control.rename(control.with_name("away"))
+        program.wait_for_output("the MPS daemon cannot be asked")
+        away.rename(control)
+        assert "no MPS daemon" not in program.output()
+        assert daemons(rig) == before
+
+
+def test_a_daemon_that_is_slow_to_answer_at_first_is_still_ours(rig: Rig) -> None:
+    waits = rig.directory / "waits"
+    # Once, and longer than a question may take.
+    script = f"""
+[ "$1" = -d ] && {{ : > {waits}; exec {REAL} "$@"; }}
+[ -e {waits} ] && {{ rm {waits}; sleep 8; }}
+exec {REAL} "$@"
+"""
+    replaced(rig.node.bin / "nvidia-cuda-mps-control", script)
+    with served(rig, quarters()) as program:
+        program.wait_for_output("did not answer")
+        wait_until_ready(rig)
+        assert (rig.mps_root / GPU / ".started").exists()
+        assert "someone else" not in program.output()
+        assert program.stop(PATIENCE) == 0
+        assert daemons(rig) == {}
+        assert compute_modes(rig) == [DEFAULT] * 2
+
+
+def test_a_daemon_that_cannot_start_leaves_no_mark(rig: Rig) -> None:
+    control = rig.node.bin / "nvidia-cuda-mps-control"
+    real = replaced(control, f'[ "$1" = -d ] && exit 3; exec {REAL} "$@"')
+    with served(rig, quarters()) as program:
+        program.wait_for_output("-d -multiuser-server` failed")
+        eventually(lambda: not (rig.mps_root / GPU / ".started").exists(), "no mark")
+        real.rename(control)
+        wait_until_ready(rig)
+        assert (rig.mps_root / GPU / ".started").exists()
+
+
+def test_a_daemon_that_quits_leaves_no_zombie_to_the_first_process_of_a_container(
+    rig: Rig,
+) -> None:
+    argv = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", str(BIN / "mps-control-daemon")]
+    places = {"/mps": rig.mps_root}
+    with rig.run([*argv, rig.config(quarters())], name="mps", places=places) as unshare:
+        wait_until_ready(rig)
+        [program] = children(unshare.pid)
+        eventually(lambda: "nvidia-cuda-mps" in children(program).values(), "the daemon", 5)
+        rig.config("version: v1")
+        unshare.wait_for_output("ended the MPS daemon")
+        assert "nvidia-cuda-mps" not in children(program).values()
+
+
+def test_who_is_told_to_end_while_it_ends_a_daemon_leaves_nothing_behind(rig: Rig) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        os.kill(daemons(rig)[GPU], signal.SIGSTOP)
+        rig.config("version: v1")
+        eventually(lambda: not (rig.mps_root / ".ready").exists(), "the end's begin")
+        assert program.stop(PATIENCE) == 0
+        assert daemons(rig) == {}
+        assert compute_modes(rig) == [DEFAULT] * 2
+        assert "Traceback" not in program.output()
+
+
+def test_a_mark_that_cannot_be_removed_keeps_nothing_from_its_end(rig: Rig) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        mark = rig.mps_root / GPU / ".started"
+        mark.unlink()
+        mark.mkdir()
+        assert program.stop(PATIENCE) == 0
+        assert "a mark cannot be removed" in program.output()
+        assert compute_modes(rig) == [DEFAULT] * 2
+
+
+def test_who_is_interrupted_while_a_mode_is_set_undoes_it(rig: Rig) -> None:
+    script = f'{REAL} "$@"; case "$*" in *EXCLUSIVE*) sleep 50;; esac'
+    replaced(rig.node.bin / "nvidia-smi", script)
+    with served(rig, quarters()) as program:
+        # Both at once, though neither command ends.
+        eventually(lambda: compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2, "exclusive")
+        assert program.stop(PATIENCE) == 0
+        assert compute_modes(rig) == [DEFAULT] * 2
 
 
 def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
@@ -333,6 +548,20 @@ def test_a_gpu_that_is_lost_does_not_cost_the_others_their_clients(rig: Rig) -> 
         rig.node.faults.restore(1)
 
 
+def test_a_gpu_that_returns_is_exclusive_again(rig: Rig) -> None:
+    with served(rig, quarters()) as program:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        rig.node.faults.lost(1)
+        program.send(signal.SIGHUP)
+        program.wait_for_output("GPU 1 is left out: it does not answer")
+        rig.node.faults.restore(1)
+        rig.node.set({"gpu.1.compute_mode": DEFAULT})
+        program.send(signal.SIGHUP)
+        eventually(lambda: compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2, "exclusive")
+        assert daemons(rig) == before
+
+
 # Settings
 
 
@@ -382,9 +611,20 @@ def test_settings_that_are_wrong_leave_what_runs(rig: Rig, text: str, because: s
         wait_until_ready(rig)
         before = daemons(rig)
         rig.config(text)
-        said = program.wait_for_output("keeping the daemons as they are")
+        said = program.wait_for_output("keeping the last good settings")
         assert because in said
         assert daemons(rig) == before
+        assert "INFO    settings" in program.output()
+        announced = program.output().count("INFO    settings")
+        # The last good ones go on to follow the hardware.
+        new = rig.node.faults.add_gpu("t4").uuid
+        eventually(
+            lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
+        )
+        time.sleep(11)  # one more look
+        assert program.output().count("the node's GPUs changed") == 1
+        assert program.output().count("keeping the last good settings") == 1
+        assert program.output().count("INFO    settings") == announced
         rig.config(quarters(more=", rename: gpu.shared"))
         eventually(lambda: list(daemons(rig)) == [SHARED], "the new name")
 
@@ -424,6 +664,13 @@ def test_wrong_settings_at_the_start_are_said_in_one_sentence(rig: Rig) -> None:
         assert "resources" in program.output()
 
 
+def test_an_error_names_the_key_and_the_file(rig: Rig) -> None:
+    with served(rig, "flags: {mpsRoot: mps}") as program:
+        assert program.wait(PATIENCE) == 1
+        assert "flags.mpsRoot: 'mps' is not valid" in program.output()
+        assert "config.yaml" in program.output()
+
+
 # Daemons that are there already
 
 
@@ -443,6 +690,33 @@ def test_after_a_crash_the_daemon_is_taken_over_with_its_clients(rig: Rig) -> No
                 assert second.stop(PATIENCE) == 0
                 assert daemons(rig) == {}
                 assert compute_modes(rig) == [DEFAULT] * 2
+
+
+def test_what_is_taken_over_is_put_in_order(rig: Rig) -> None:
+    with served(rig, one_replica_each(4), name="first") as first:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        first.kill()
+        rig.node.set({"gpu.0.compute_mode": DEFAULT})
+        mark = rig.mps_root / GPU / ".started"
+        mark.write_text("\n".join(reversed(mark.read_text().split())))  # as other settings had it
+        with served(rig, one_replica_each(2), name="second") as second:
+            second.wait_for_output("took over the MPS daemon that was there")
+            assert daemons(rig) == before
+            assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
+            assert bare(rig).device["limit_bytes"] == 7680 * MIB
+
+
+def test_a_gpu_that_is_lost_meanwhile_is_no_reason_to_end_a_daemon(rig: Rig) -> None:
+    with served(rig, quarters(), name="first") as first:
+        wait_until_ready(rig)
+        before = daemons(rig)
+        first.kill()
+        rig.node.faults.lost(1)
+        with served(rig, quarters(), name="second") as second:
+            second.wait_for_output("took over the MPS daemon that was there")
+            assert daemons(rig) == before
+            rig.node.faults.restore(1)
 
 
 def test_a_daemon_for_other_gpus_is_replaced(rig: Rig) -> None:

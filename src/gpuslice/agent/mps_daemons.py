@@ -8,11 +8,14 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuslice.agent.announce import announce_settings
 from gpuslice.agent.api_server import api_server
-from gpuslice.agent.driver import Driver, NoDriver, NoGpus
+from gpuslice.agent.driver import Driver, NoGpus
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.life import live
 from gpuslice.agent.node_config import ConfigSource
+from gpuslice.agent.outlook import finds_otherwise, waits
+from gpuslice.agent.plan import Node
 from gpuslice.agent.wishes import Wish, Wishes
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import NoEvents
@@ -32,6 +35,9 @@ log = Logger(__name__)
 
 _RETRY_SECONDS = 5.0
 _LOOK_FOR_CHANGES_SECONDS = 10.0
+_WAITING = "waiting for GPUs"
+_KEEPING_SETTINGS = "keeping the last good settings"
+_KEEPING_DAEMONS = "keeping the daemons as they are"
 
 
 def keep_mps_daemons(load: Callable[[Path | None], Loaded], options: AgentOptions) -> None:
@@ -46,9 +52,10 @@ class MpsDaemons:
         self._stop = asyncio.Event()
         self._wishes = Wishes()
         self._driver = Driver()
-        self._settings: Settings | None = None
+        self._node: Node | None = None
         self._plan: MpsPlan | None = None
-        self._complaint = ""
+        # What was said last of each kind of trouble.
+        self._complaints: dict[str, str] = {}
 
     async def run(self) -> None:
         loop = asyncio.get_running_loop()
@@ -73,61 +80,95 @@ class MpsDaemons:
 
     async def _work(self, api: ApiServer | None) -> None:
         source = ConfigSource(self._options, api, NoEvents(), NoMetrics())
-        settings = self._told(self._load(await source.first()))
+        loaded = self._load(await source.first())
+        announce_settings("settings", loaded)
         async with asyncio.TaskGroup() as tasks:
             supervisor = Supervisor(tasks)
             try:
                 tasks.create_task(source.run(lambda: self._wishes.add(Wish.SETTINGS)))
-                await self._begin(settings, source, supervisor)
+                settings = await self._begin(loaded.settings, source, supervisor)
                 tasks.create_task(self._look_for_changes())
                 while True:
-                    await self._wishes.next()
-                    await self._follow(source, supervisor)
+                    wishes = await self._wishes.next()
+                    settings = await self._follow(wishes, settings, source, supervisor)
             finally:
                 await supervisor.stop()
 
     async def _begin(
         self, settings: Settings, source: ConfigSource, supervisor: Supervisor
-    ) -> None:
+    ) -> Settings:
         """Waits for GPUs if the settings say so, and hears of new settings meanwhile."""
         while True:
             try:
-                plan = await self._planned(settings)
+                plan = await self._planned(settings, look_again=True)
             except (NoGpus, NothingToOffer) as problem:
-                if isinstance(problem, NoDriver) and settings.fail_on_init_error:
+                if not waits(settings, problem):
                     raise AgentError(str(problem)) from problem
-                self._complain("waiting for GPUs", problem)
+                self._complain(_WAITING, problem)
             except SlicingError as error:
                 raise AgentError(str(error)) from error
             else:
                 await self._apply(plan, supervisor)
-                return
+                return settings
             if await self._wishes.within(_RETRY_SECONDS):
-                settings = self._reloaded(source) or settings
+                loaded = self._reloaded(source)
+                if loaded is not None:
+                    self._accept(loaded, settings)
+                    settings = loaded.settings
 
-    async def _follow(self, source: ConfigSource, supervisor: Supervisor) -> None:
-        """Whatever is wrong leaves the daemons that run as they are."""
-        settings = self._reloaded(source)
-        if settings is None:
-            return
+    async def _follow(
+        self,
+        wishes: frozenset[Wish],
+        last_good: Settings,
+        source: ConfigSource,
+        supervisor: Supervisor,
+    ) -> Settings:
+        """The settings in force from now on; whatever is wrong leaves the last good ones so."""
+        loaded = self._reloaded(source)
+        wished = last_good if loaded is None else loaded.settings
+        look_again = bool(wishes & {Wish.BEGIN_ANEW, Wish.HARDWARE})
         try:
-            plan = await self._planned(settings)
-        except (NoGpus, SlicingError, AgentError) as problem:
-            self._complain("keeping the daemons as they are", problem)
-            self._wishes.add_later(Wish.HARDWARE, _RETRY_SECONDS)
-        else:
-            await self._apply(plan, supervisor)
-            log.info("reloaded", resources=",".join(d.resource for d in plan.daemons) or "none")
+            settings, plan = await self._try(wished, last_good, look_again=look_again)
+        except (NoGpus, SlicingError) as problem:
+            self._complain(_KEEPING_DAEMONS, problem)
+            self._wishes.add_later(Wish.SETTINGS, _RETRY_SECONDS)
+            return last_good
+        if loaded is not None and settings == loaded.settings:
+            self._accept(loaded, last_good)
+        await self._apply(plan, supervisor)
+        log.info("reloaded", resources=",".join(d.resource for d in plan.daemons) or "none")
+        return settings
 
-    async def _planned(self, settings: Settings) -> MpsPlan:
+    async def _try(
+        self, settings: Settings, last_good: Settings, *, look_again: bool
+    ) -> tuple[Settings, MpsPlan]:
+        """What the settings make of the node, or what the last good ones do if these fail."""
+        elsewhere = finds_otherwise(settings, last_good)
+        try:
+            return settings, await self._planned(settings, look_again=look_again or elsewhere)
+        except (NoGpus, SlicingError) as error:
+            # A node without GPUs is not the fault of settings that look where the last ones did.
+            if settings == last_good or (isinstance(error, NoGpus) and not elsewhere):
+                raise
+            self._complain(_KEEPING_SETTINGS, error)
+        return last_good, await self._planned(last_good, look_again=elsewhere)
+
+    async def _planned(self, settings: Settings, *, look_again: bool) -> MpsPlan:
         """A node that shares nothing by MPS needs no driver here."""
         if not shares_by_mps(settings):
+            self._node = None
+            await self._driver.close()
             return MpsPlan()
-        seen = await self._driver.enumerate(settings)
-        return plan_daemons(settings, await asyncio.to_thread(own_part, seen.inventory, settings))
+        if look_again or self._node is None:
+            self._node = None
+            self._node = await self._driver.enumerate(settings)
+        inventory = self._node.inventory
+        own = await asyncio.to_thread(own_part, inventory, settings)
+        return plan_daemons(settings, own, inventory)
 
     async def _apply(self, plan: MpsPlan, supervisor: Supervisor) -> None:
-        self._complaint = ""
+        self._complaints.pop(_WAITING, None)
+        self._complaints.pop(_KEEPING_DAEMONS, None)
         if plan != self._plan:
             self._plan = plan
             for note in plan.notes:
@@ -136,24 +177,23 @@ class MpsDaemons:
                 log.info("nothing is shared by MPS here: waiting for settings that say otherwise")
         await supervisor.apply(plan)
 
-    def _reloaded(self, source: ConfigSource) -> Settings | None:
+    def _reloaded(self, source: ConfigSource) -> Loaded | None:
+        """None if they are wrong, which is then told."""
         try:
-            return self._told(self._load(source.current))
+            return self._load(source.current)
         except ConfigError as error:
-            self._complain("keeping the daemons as they are", error)
+            self._complain(_KEEPING_SETTINGS, error)
             return None
 
-    def _told(self, loaded: Loaded) -> Settings:
-        if loaded.settings != self._settings:
-            self._settings = loaded.settings
-            log.info("settings", **loaded.settings.describe())
-            for warning in loaded.warnings:
-                log.warning(warning)
-        return loaded.settings
+    def _accept(self, loaded: Loaded, before: Settings) -> None:
+        """Told only now: settings that the node refuses are never in force."""
+        refused = self._complaints.pop(_KEEPING_SETTINGS, None)
+        if loaded.settings != before or refused:
+            announce_settings("settings", loaded)
 
     def _complain(self, event: str, problem: Exception) -> None:
-        if str(problem) != self._complaint:
-            self._complaint = str(problem)
+        if str(problem) != self._complaints.get(event):
+            self._complaints[event] = str(problem)
             log.error(event, reason=problem)
 
     async def _look_for_changes(self) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from gpuslice.agent.announce import announce, announce_settings
 from gpuslice.agent.assembly import Assembled, assemble, check_directories, withdraw
-from gpuslice.agent.driver import Driver, NoDriver, NoGpus
+from gpuslice.agent.driver import Driver, NoGpus
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.fleet import Fleet
 from gpuslice.agent.labelling import Labelling
 from gpuslice.agent.node_health import NodeHealth
+from gpuslice.agent.outlook import finds_otherwise, waits
 from gpuslice.agent.plan import Node
 from gpuslice.agent.wishes import Wish, Wishes
 from gpuslice.cluster.events import Events, EventType
@@ -73,7 +74,7 @@ class Offering:
                 await asyncio.to_thread(check_directories, assembled)
                 break
             except (NoGpus, NothingToOffer) as problem:
-                if not _waits(settings, problem):
+                if not waits(settings, problem):
                     raise AgentError(str(problem)) from problem
                 if str(problem) != told:
                     told = str(problem)
@@ -135,7 +136,7 @@ class Offering:
 
     async def _try(self, settings: Settings, last_good: Settings, *, look_again: bool) -> Assembled:
         """What the settings make of the node, or what the last good ones do if these fail."""
-        elsewhere = _finds_otherwise(settings, last_good)
+        elsewhere = finds_otherwise(settings, last_good)
         try:
             node = await self._look(settings, again=look_again or elsewhere)
             assembled = await self._assemble(settings, node)
@@ -241,17 +242,3 @@ class Offering:
             for gpu in self._node.inventory.gpus:
                 if gpu.uuid in self._gpus:
                     self._metrics.gpu(gpu.uuid, gpu.minor, self._health.healthy_gpu(gpu.uuid))
-
-
-def _waits(settings: Settings, problem: Exception) -> bool:
-    if isinstance(problem, NoDriver) or not settings.wait_for_devices:
-        return not settings.fail_on_init_error
-    return True
-
-
-def _finds_otherwise(settings: Settings, before: Settings) -> bool:
-    """Whether these settings look for GPUs elsewhere."""
-    return (settings.discovery, settings.cdi.container_driver_root) != (
-        before.discovery,
-        before.cdi.container_driver_root,
-    )

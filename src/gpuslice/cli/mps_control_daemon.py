@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
 from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.load import load_settings
+from gpuslice.config.attributed import load_attributed
 from gpuslice.config.options import agent_options
 from gpuslice.config.sayings import Sayings, hear
 from gpuslice.config.settings import ContainerSettings, Settings
@@ -79,4 +79,4 @@ def run(flags: Mapping[str, str]) -> None:
         # Imported here: gRPC's core reads what configure_logs has set.
         from gpuslice.agent.mps_daemons import keep_mps_daemons
 
-        keep_mps_daemons(lambda path: load_settings(given, DEFAULTS, path), agent_options(given))
+        keep_mps_daemons(lambda path: load_attributed(given, DEFAULTS, path), agent_options(given))

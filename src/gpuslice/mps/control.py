@@ -11,14 +11,20 @@ from gpuslice.mps.places import resource_of
 
 PROGRAM = "nvidia-cuda-mps-control"
 _TIMEOUT_SECONDS = 5.0
+# Exit statuses of a program whose file or libraries cannot be loaded.
+_NEVER_BEGAN = (126, 127)
 
 
 class MpsUnavailable(Exception):
     """The daemon does not answer, so its clients would run without limits."""
 
 
-class ControlProgramMissing(MpsUnavailable):
-    """The driver's control program is not on PATH, so nothing can be said about the daemon."""
+class CannotAsk(MpsUnavailable):
+    """The driver's program cannot be run, so nothing can be said about the daemon."""
+
+
+class ControlProgramMissing(CannotAsk):
+    """The driver's program is not on PATH."""
 
 
 class MpsSilent(MpsUnavailable):
@@ -52,7 +58,7 @@ async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECO
             "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
         ) from error
     except OSError as error:
-        raise MpsUnavailable(f"{PROGRAM} cannot be run ({error.strerror})") from error
+        raise CannotAsk(f"{PROGRAM} cannot be run ({error.strerror})") from error
     try:
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate(f"{line}\n".encode())
@@ -65,9 +71,15 @@ async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECO
         if process.returncode is None:
             kill_group(process)
     text = output.decode(errors="replace").strip()
-    if process.returncode != 0:
+    code = process.returncode or 0
+    if code < 0 or code in _NEVER_BEGAN:
+        raise CannotAsk(
+            f"{PROGRAM} did not get to ask the daemon at {pipe_directory} "
+            f"({text or _ending(code)}): look at the driver's files and the node's memory"
+        )
+    if code != 0:
         raise MpsUnavailable(
-            f"no MPS control daemon answers at {pipe_directory} ({text or process.returncode}): "
+            f"no MPS control daemon answers at {pipe_directory} ({text or code}): "
             f"{_remedy(pipe_directory)}"
         )
     return text
@@ -77,6 +89,10 @@ def kill_group(process: asyncio.subprocess.Process) -> None:
     """With all that it started. Not waited for: it may be stuck in the driver."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+
+
+def _ending(code: int) -> str:
+    return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
 
 
 def _remedy(pipe_directory: str) -> str:

@@ -32,7 +32,7 @@ class Place:
 
     @property
     def started(self) -> Path:
-        """Exists while a daemon of ours serves; names its GPUs, one a line."""
+        """Exists while a daemon of ours runs or starts; names its GPUs, one a line."""
         return self.directory / ".started"
 
     @property

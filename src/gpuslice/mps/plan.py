@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.slicing.catalogue import catalogue
+from gpuslice.slicing.catalogue import DeviceOffer, Offered, catalogue
+from gpuslice.slicing.limits import Limits
+from gpuslice.slicing.request import Requested, mps_limits
 from gpuslice.slicing.rules import SharingStrategy
 
 
@@ -17,6 +19,10 @@ class Wanted:
 
     resource: str
     gpus: tuple[str, ...]
+    # The most that one container can have of each GPU.
+    most: tuple[Limits, ...]
+    # Whether a container may have several replicas of a GPU.
+    merges: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +39,23 @@ def shares_by_mps(settings: Settings) -> bool:
     return any(rule.strategy is SharingStrategy.MPS for rule in settings.rules.replicas)
 
 
-def plan_daemons(settings: Settings, inventory: Inventory) -> MpsPlan:
-    """Raises SlicingError as the agent does: what it cannot offer needs no daemon."""
-    found = catalogue(inventory.gpus, settings.rules, inventory.stand_ins)
-    daemons = []
-    for offer in found.resources:
-        if offer.strategy is not SharingStrategy.MPS:
-            continue
-        # Devices without replicas are whole GPUs of the same name, which MPS leaves alone.
-        gpus = tuple(offered.device.uuid for offered in offer.devices if offered.replicas)
-        daemons.append(Wanted(offer.name, gpus))
-    present = frozenset(gpu.uuid for gpu in inventory.gpus)
+def plan_daemons(settings: Settings, own: Inventory, node: Inventory | None = None) -> MpsPlan:
+    """`node`: all that is there, if `own` is a part of it.
+
+    Raises SlicingError as the agent does: what it cannot offer needs no daemon.
+    """
+    found = catalogue(own.gpus, settings.rules, own.stand_ins)
+    daemons = tuple(
+        _daemon(offer) for offer in found.resources if offer.strategy is SharingStrategy.MPS
+    )
+    # A GPU that is another node's now is there, and has to be let go.
+    present = frozenset(gpu.uuid for gpu in (node or own).gpus)
     left_out = (
         f"GPU {gpu.index} is left out: {gpu.reason}"
-        for gpu in inventory.left_out
+        for gpu in own.left_out
         if gpu.mig_index is None
     )
-    return MpsPlan(tuple(daemons), present, (*left_out, *found.notes))
+    return MpsPlan(daemons, present, (*left_out, *found.notes))
 
 
 def still_serves(running: Sequence[str], wanted: Sequence[str], present: frozenset[str]) -> bool:
@@ -60,3 +66,22 @@ def still_serves(running: Sequence[str], wanted: Sequence[str], present: frozens
     """
     surplus = set(running) - set(wanted)
     return set(wanted) <= set(running) and not surplus & present
+
+
+def _daemon(offer: DeviceOffer) -> Wanted:
+    # Devices without replicas are whole GPUs of the same name, which MPS leaves alone.
+    shared = [offered for offered in offer.devices if offered.replicas]
+    merges = not offer.fail_requests_greater_than_one
+    return Wanted(
+        offer.name,
+        tuple(offered.device.uuid for offered in shared),
+        tuple(_most(offered, merges=merges) for offered in shared),
+        merges,
+    )
+
+
+def _most(offered: Offered, *, merges: bool) -> Limits:
+    """By the figures that containers get, so that a default of it never cuts into theirs."""
+    replicas = offered.replicas
+    asked = replicas if merges else 1
+    return mps_limits(Requested(offered.device, asked, replicas, offered.reserve_mib))

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import os
 import shutil
-import signal
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -26,9 +24,6 @@ log = Logger(__name__)
 # A driver that has to wake up a GPU first takes its time.
 _SMI_SECONDS = 60.0
 _START_SECONDS = 30.0
-_GONE_SECONDS = 5.0
-# Of a program's name, as the kernel keeps it.
-_COMM_LENGTH = 15
 _SELINUX = Path("/sys/fs/selinux/enforce")
 # What containers may use; a directory made by a privileged container has another label.
 _SELINUX_LABEL = "system_u:object_r:container_file_t:s0"
@@ -40,19 +35,14 @@ class ComputeMode(Enum):
     EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
 
 
-async def set_compute_mode(gpu: str, mode: ComputeMode) -> None:
-    argv = ["nvidia-smi", "-i", gpu, "-c", mode.value]
-    code, text = await _run(argv, None, _SMI_SECONDS)
-    if code != 0:
-        raise MpsUnavailable(
-            f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): run this container "
-            "privileged, and try the command on the node to see whether the driver is in order"
-        )
+async def set_compute_modes(gpus: Sequence[str], mode: ComputeMode) -> dict[str, MpsUnavailable]:
+    """All at once, as each may take its time. What failed, by GPU."""
+    outcomes = await asyncio.gather(*(_set_compute_mode(gpu, mode) for gpu in gpus))
+    return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
 
 
 async def start_daemon(place: Place, gpus: Sequence[str]) -> None:
     """Returns when it listens. Clients of all users share its one server."""
-    _make_directories(place)
     # Nothing else: whatever the daemon finds in its environment becomes its clients' default.
     environment = {
         "CUDA_MPS_PIPE_DIRECTORY": str(place.pipe),
@@ -68,46 +58,22 @@ async def start_daemon(place: Place, gpus: Sequence[str]) -> None:
         )
 
 
-async def end_process(place: Place) -> None:
-    """Waits for the end of the daemon that listened there, and helps if it does not come."""
-    pid = _pid(place)
-    if pid is not None and not await _has_gone(place, pid):
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-        if not await _has_gone(place, pid):
-            log.error("an MPS daemon cannot be ended", pid=pid, remedy="look at the driver")
-    _reap(place)
-
-
-async def _has_gone(place: Place, pid: int) -> bool:
-    clock = asyncio.get_running_loop().time
-    deadline = clock() + _GONE_SECONDS
-    while _pid(place) == pid:
-        if clock() > deadline:
-            return False
-        await asyncio.sleep(0.05)
-    return True
-
-
-def _pid(place: Place) -> int | None:
-    """None if it has ended. A number in a file may be anybody's by now, so it has to fit."""
+async def _set_compute_mode(gpu: str, mode: ComputeMode) -> MpsUnavailable | None:
+    argv = ["nvidia-smi", "-i", gpu, "-c", mode.value]
     try:
-        pid = int(place.pid_file.read_text())
-        variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except (OSError, ValueError):
+        code, text = await _run(argv, None, _SMI_SECONDS)
+    except MpsUnavailable as error:
+        return error
+    if code == 0:
         return None
-    return pid if f"CUDA_MPS_PIPE_DIRECTORY={place.pipe}".encode() in variables else None
+    return MpsUnavailable(
+        f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): run this container "
+        "privileged, and try the command on the node to see whether the driver is in order"
+    )
 
 
-def _reap(place: Place) -> None:
-    """The first process of a container is the parent of those that lost their own."""
-    with contextlib.suppress(OSError, ValueError):
-        pid = int(place.pid_file.read_text())
-        if Path(f"/proc/{pid}/comm").read_text().startswith(PROGRAM[:_COMM_LENGTH]):
-            os.waitpid(pid, os.WNOHANG)
-
-
-def _make_directories(place: Place) -> None:
+def make_directories(place: Place) -> None:
+    """For the daemon and its marks."""
     for directory in (place.pipe, place.log):
         try:
             for path in (*reversed(directory.parents), directory):

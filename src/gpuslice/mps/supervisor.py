@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 
 from gpuslice.mps.keeper import Keeper
@@ -19,6 +19,7 @@ class Supervisor:
         self._tasks = tasks
         self._root = root
         self._kept: dict[str, tuple[Keeper, asyncio.Task[None]]] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
     async def apply(self, plan: MpsPlan) -> None:
@@ -28,13 +29,13 @@ class Supervisor:
         for resource, (keeper, _) in self._kept.items():
             new = wanted.get(resource)
             if new is not None and still_serves(keeper.serves, new.gpus, plan.present):
-                keeper.wanted = new
+                keeper.want(new, plan.present)
             else:
                 going.append(resource)
         await self._end(going)
         for resource, daemon in wanted.items():
             if resource not in self._kept:
-                self._keep(daemon)
+                self._keep(daemon, plan.present)
         self._mark_ready()
 
     async def stop(self) -> None:
@@ -43,19 +44,32 @@ class Supervisor:
         self._mark_ready()
         await self._end(list(self._kept))
 
-    def _keep(self, daemon: Wanted) -> None:
+    def _keep(self, daemon: Wanted, present: frozenset[str]) -> None:
         place = Place(daemon.resource, self._root)
-        keeper = Keeper(daemon, place, self._mark_ready)
+        keeper = Keeper(daemon, present, place, self._mark_ready)
         name = f"MPS daemon of {daemon.resource}"
         self._kept[daemon.resource] = keeper, self._tasks.create_task(keeper.run(), name=name)
 
-    async def _end(self, resources: Iterable[str]) -> None:
-        going = [self._kept.pop(resource) for resource in resources]
-        for _, task in going:
-            task.cancel()
+    async def _end(self, resources: Sequence[str]) -> None:
+        """Who is interrupted here may call again: what is being ended goes on to its end."""
+        for resource in resources:
+            if resource not in self._ending:
+                self._ending[resource] = asyncio.create_task(self._retire(resource))
+        going = [self._ending[resource] for resource in resources]
         if going:
-            await asyncio.wait([task for _, task in going])
-            await asyncio.gather(*(keeper.end() for keeper, _ in going))
+            await asyncio.wait(going)
+        for task in going:
+            task.result()
+
+    async def _retire(self, resource: str) -> None:
+        """It is ours until it has ended: nobody else would end it."""
+        keeper, task = self._kept[resource]
+        task.cancel()
+        try:
+            await asyncio.wait([task])
+            await keeper.end()
+        finally:
+            del self._kept[resource], self._ending[resource]
 
     def _mark_ready(self) -> None:
         ready = not self._stopping and all(keeper.answers for keeper, _ in self._kept.values())

@@ -49,6 +49,8 @@ def test_the_manifest_starts_it_with_settings_and_places_that_it_knows() -> None
     assert mounts["command"] == [mps_control_daemon.PROGRAM, mps_control_daemon.MOUNT_SHM]
     assert container["command"] == [mps_control_daemon.PROGRAM]
     assert mounts["image"] == container["image"]
+    # To quit, to be killed and to have the driver set modes: 10, 5 + 5 and 60 s.
+    assert pod["terminationGracePeriodSeconds"] >= 80
     known = {name for option in OPTIONS for name in option.variables}
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env.keys() <= known | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}

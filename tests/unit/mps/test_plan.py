@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.mps.plan import Wanted, plan_daemons, shares_by_mps, still_serves
+from gpuslice.mps.defaults import default_commands, server_commands
+from gpuslice.mps.plan import MpsPlan, Wanted, plan_daemons, shares_by_mps, still_serves
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.rules import NameRule, ReplicaRule, Rules, Selection, SharingStrategy
 
 MPS, TIME_SLICING = SharingStrategy.MPS, SharingStrategy.TIME_SLICING
@@ -32,9 +36,13 @@ def settings(*rules: ReplicaRule, gpus: tuple[NameRule, ...] = ()) -> Settings:
     )
 
 
+def served(plan: MpsPlan) -> dict[str, tuple[str, ...]]:
+    return {daemon.resource: daemon.gpus for daemon in plan.daemons}
+
+
 def test_a_resource_has_one_daemon_with_its_gpus() -> None:
     plan = plan_daemons(settings(ReplicaRule(MPS, GPU, 4)), node("T4", "T4"))
-    assert plan.daemons == (Wanted(GPU, ("GPU-0", "GPU-1")),)
+    assert served(plan) == {GPU: ("GPU-0", "GPU-1")}
     assert plan.present == {"GPU-0", "GPU-1"}
 
 
@@ -44,10 +52,10 @@ def test_new_names_and_names_by_model_count() -> None:
         ReplicaRule(MPS, "nvidia.com/big", 8),
         gpus=(NameRule("A100*", "nvidia.com/big"),),
     )
-    assert plan_daemons(wanted, node("T4", "A100-80", "T4")).daemons == (
-        Wanted("nvidia.com/big", ("GPU-1",)),
-        Wanted("nvidia.com/mine", ("GPU-0", "GPU-2")),
-    )
+    assert served(plan_daemons(wanted, node("T4", "A100-80", "T4"))) == {
+        "nvidia.com/big": ("GPU-1",),
+        "nvidia.com/mine": ("GPU-0", "GPU-2"),
+    }
 
 
 def test_gpus_that_are_whole_or_time_sliced_have_none() -> None:
@@ -57,22 +65,54 @@ def test_gpus_that_are_whole_or_time_sliced_have_none() -> None:
             TIME_SLICING, GPU, 4, rename="nvidia.com/t", devices=Selection(references=("2",))
         ),
     )
-    assert plan_daemons(wanted, node("T4", "T4", "T4")).daemons == (Wanted(GPU, ("GPU-1",)),)
+    assert served(plan_daemons(wanted, node("T4", "T4", "T4"))) == {GPU: ("GPU-1",)}
 
 
 def test_what_the_agent_does_not_offer_has_none_and_a_note() -> None:
     wanted = settings(ReplicaRule(MPS, GPU, 4), gpus=(NameRule("M60", "nvidia.com/old"),))
     plan = plan_daemons(wanted, node("M60", "T4"))
-    assert plan.daemons == (Wanted(GPU, ("GPU-1",)),)
+    assert served(plan) == {GPU: ("GPU-1",)}
     mixed = Inventory("570.1", (*node("P4", capability=(6, 1)).gpus, node("T4", "T4").gpus[1]))
     plan = plan_daemons(settings(ReplicaRule(MPS, GPU, 4)), mixed)
-    assert plan.daemons == (Wanted(GPU, ("GPU-1",)),)
+    assert served(plan) == {GPU: ("GPU-1",)}
     assert any("MPS has limits from 7.0 on" in note for note in plan.notes)
 
 
 def test_what_the_agent_refuses_is_refused() -> None:
     with pytest.raises(SlicingError, match="maximum allowed replicas exceeded"):
         plan_daemons(settings(ReplicaRule(MPS, GPU, 49)), node("T4"))
+
+
+def test_a_gpu_that_another_node_was_given_is_there_and_has_to_be_let_go() -> None:
+    everything = node("T4", "T4")
+    own = Inventory("570.1", everything.gpus[:1])
+    plan = plan_daemons(settings(ReplicaRule(MPS, GPU, 4)), own, everything)
+    assert served(plan) == {GPU: ("GPU-0",)}
+    assert not still_serves(("GPU-0", "GPU-1"), ("GPU-0",), plan.present)
+
+
+def test_the_most_that_a_container_gets_is_one_replica_or_all_if_they_may_be_merged() -> None:
+    rule = ReplicaRule(MPS, GPU, 3, reserve_mib=384, fail_requests_greater_than_one=True)
+    [alone] = plan_daemons(settings(rule), node("T4")).daemons
+    assert (alone.merges, alone.most) == (False, (Limits(5333, 33),))
+    merging = replace(rule, fail_requests_greater_than_one=False)
+    [merged] = plan_daemons(settings(merging), node("T4")).daemons
+    assert (merged.merges, merged.most) == (True, (Limits(15999, 100),))
+
+
+def test_default_limits_are_by_the_order_that_the_daemon_sees() -> None:
+    wanted = Wanted(GPU, ("a", "b"), (Limits(4096, 25), Limits(8192, 50)), merges=False)
+    serves = ("b", "lost", "a")
+    assert default_commands(wanted, serves) == (
+        "set_default_active_thread_percentage 50",
+        "set_default_device_pinned_mem_limit 2 4096M",
+        "set_default_device_pinned_mem_limit 0 8192M",
+    )
+    assert server_commands(wanted, serves, "17") == (
+        "set_active_thread_percentage 17 50",
+        "set_device_pinned_mem_limit 17 2 4096M",
+        "set_device_pinned_mem_limit 17 0 8192M",
+    )
 
 
 def test_settings_without_mps_are_known_as_such() -> None:
