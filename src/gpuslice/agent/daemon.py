@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +12,7 @@ from gpuslice.agent.api_server import api_server
 from gpuslice.agent.driver import Driver
 from gpuslice.agent.fleet import Fleet
 from gpuslice.agent.labelling import Labelling
-from gpuslice.agent.life import live
+from gpuslice.agent.life import live, until_stopped
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.agent.node_health import NodeHealth
 from gpuslice.agent.offering import Offering
@@ -27,7 +26,6 @@ from gpuslice.config.settings import Settings
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 from gpuslice.telemetry.probes import metrics_at
-from gpuslice.telemetry.stacks import dump_stacks
 
 log = Logger(__name__)
 
@@ -49,11 +47,13 @@ class Agent:
     def __init__(self, load: Load, options: AgentOptions) -> None:
         self._load = load
         self._options = options
-        self._stop = asyncio.Event()
         self._wishes = Wishes()
 
     async def run(self) -> None:
-        self._handle_signals()
+        await until_stopped(self._serve(), self._wishes)
+        log.info("stopped")
+
+    async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
             metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
             api = api_server(self._options)
@@ -61,21 +61,7 @@ class Agent:
                 stack.push_async_callback(api.close)
             driver = Driver()
             stack.push_async_callback(driver.close)
-            work = asyncio.create_task(self._work(driver, api, metrics))
-            stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-        log.info("stopped")
-
-    def _handle_signals(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._wishes.add, Wish.BEGIN_ANEW)
-        loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
+            await self._work(driver, api, metrics)
 
     async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
         events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()

@@ -1,15 +1,19 @@
-"""Runs a program of ours to its end, and makes one error of what a task group had to say."""
+"""The life of a program of ours: its signals, its end, and one error of all that went wrong."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import signal
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
 from gpuslice.agent.driver import DriverReplaced
 from gpuslice.agent.errors import AgentError
+from gpuslice.agent.wishes import Wish, Wishes
 from gpuslice.config.errors import ConfigError
 from gpuslice.kubelet.endpoint import EndpointError
+from gpuslice.telemetry.stacks import dump_stacks
 
 
 def live(program: Coroutine[Any, Any, None]) -> None:
@@ -24,6 +28,23 @@ def live(program: Coroutine[Any, Any, None]) -> None:
     # Not raised from within, where Python 3.11.2 would wrap it in a group.
     if failure is not None:
         raise failure
+
+
+async def until_stopped(work: Coroutine[Any, Any, None], wishes: Wishes) -> None:
+    """SIGTERM and SIGINT end the work, SIGHUP wishes for a new beginning, SIGQUIT shows stacks."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    loop.add_signal_handler(signal.SIGHUP, wishes.add, Wish.BEGIN_ANEW)
+    loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
+    working = asyncio.create_task(work)
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait([working, stopping], return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    working.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await working
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

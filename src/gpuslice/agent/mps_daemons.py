@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,7 +11,7 @@ from gpuslice.agent.announce import announce_settings
 from gpuslice.agent.api_server import api_server
 from gpuslice.agent.driver import Driver, NoGpus
 from gpuslice.agent.errors import AgentError
-from gpuslice.agent.life import live
+from gpuslice.agent.life import live, until_stopped
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.agent.outlook import finds_otherwise, waits
 from gpuslice.agent.plan import Node
@@ -29,7 +28,6 @@ from gpuslice.mps.supervisor import Supervisor
 from gpuslice.slicing.errors import NothingToOffer, SlicingError
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import NoMetrics
-from gpuslice.telemetry.stacks import dump_stacks
 
 log = Logger(__name__)
 
@@ -49,7 +47,6 @@ class MpsDaemons:
     def __init__(self, load: Callable[[Path | None], Loaded], options: AgentOptions) -> None:
         self._load = load
         self._options = options
-        self._stop = asyncio.Event()
         self._wishes = Wishes()
         self._driver = Driver()
         self._node: Node | None = None
@@ -58,25 +55,17 @@ class MpsDaemons:
         self._complaints: dict[str, str] = {}
 
     async def run(self) -> None:
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, self._stop.set)
-        loop.add_signal_handler(signal.SIGHUP, self._wishes.add, Wish.BEGIN_ANEW)
-        loop.add_signal_handler(signal.SIGQUIT, dump_stacks)
+        await until_stopped(self._serve(), self._wishes)
+        log.info("stopped")
+
+    async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
             # The agent of the node tells events; of this program only the label is needed.
             api = api_server(self._options) if self._options.config_dir else None
             if api is not None:
                 stack.push_async_callback(api.close)
             stack.push_async_callback(self._driver.close)
-            work = asyncio.create_task(self._work(api))
-            stopping = asyncio.create_task(self._stop.wait())
-            await asyncio.wait([work, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stopping.cancel()
-            work.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await work
-        log.info("stopped")
+            await self._work(api)
 
     async def _work(self, api: ApiServer | None) -> None:
         source = ConfigSource(self._options, api, NoEvents(), NoMetrics())

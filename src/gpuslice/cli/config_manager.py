@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from pathlib import Path
 
-from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
+from gpuslice.cli.command_line import given_flags
+from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option import Kind, Option
@@ -42,25 +43,16 @@ _OWN = (
 )
 MANAGER_OPTIONS = (*(option for option in OPTIONS if option.name in _SHARED), *_OWN)
 FLAGS = flags_for(MANAGER_OPTIONS)
-_HELP = frozenset({"-h", "--h", "-help", "--help"})
 
 
 def main() -> None:
-    args = sys.argv[1:]
-    if _HELP.intersection(args):
-        print(usage(PROGRAM, FLAGS))
-        return
-    try:
-        run(args)
-    except FlagError as error:
-        print(f"{PROGRAM}: {error}; `{PROGRAM} --help` lists the flags", file=sys.stderr)
-        sys.exit(2)
+    run(given_flags(PROGRAM, FLAGS, sys.argv[1:], lambda: usage(PROGRAM, FLAGS)))
 
 
-def run(args: Sequence[str]) -> None:
+def run(flags: Mapping[str, str]) -> None:
     from gpuslice.agent.config_link import LinkOptions, keep_link
 
-    given = hear(parse(FLAGS, args).given_texts(), os.environ, MANAGER_OPTIONS)
+    given = hear(flags, os.environ, MANAGER_OPTIONS)
     said = Sayings(given)
     with exit_with_message(PROGRAM):
         configure_logs()

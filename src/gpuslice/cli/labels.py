@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
+from gpuslice.cli.command_line import given_flags
+from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.config.attributed import load_attributed
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.options import LabelsMode
@@ -35,26 +36,10 @@ DEFAULTS = Settings(containers=_ANYWHERE)
 NVIDIA_DEFAULTS = Settings(rules=Rules(), containers=_ANYWHERE)
 FLAGS = flags_for(NVIDIA_OPTIONS)
 
-_HELP = frozenset({"-h", "--h", "-help", "--help"})
-_VERSION = frozenset({"-v", "--v", "-version", "--version"})
-
 
 def main() -> None:
     """The entry point `gpu-feature-discovery`."""
-    args = sys.argv[1:]
-    if _HELP.intersection(args):
-        print(usage(PROGRAM, FLAGS))
-        return
-    if _VERSION.intersection(args):
-        from importlib.metadata import version  # costs 40 ms of the start otherwise
-
-        print(f"{PROGRAM} of gpuslice {version('gpuslice')}")
-        return
-    try:
-        flags = parse(FLAGS, args).given_texts()
-    except FlagError as error:
-        print(f"{PROGRAM}: {error}; `{PROGRAM} --help` lists them", file=sys.stderr)
-        sys.exit(2)
+    flags = given_flags(PROGRAM, FLAGS, sys.argv[1:], lambda: usage(PROGRAM, FLAGS))
     given = hear(flags, os.environ, NVIDIA_OPTIONS)
     _run(PROGRAM, given, NVIDIA_DEFAULTS)
 

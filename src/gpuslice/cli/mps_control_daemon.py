@@ -7,7 +7,8 @@ import signal
 import sys
 from collections.abc import Mapping
 
-from gpuslice.cli.goflags import FlagError, flags_for, parse, usage
+from gpuslice.cli.command_line import given_flags
+from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.attributed import load_attributed
 from gpuslice.config.options import agent_options
@@ -26,33 +27,23 @@ DEFAULTS = Settings(
     wait_for_devices=True,
 )
 FLAGS = flags_for(OPTIONS)
-_HELP = frozenset({"-h", "--h", "-help", "--help"})
-_VERSION = frozenset({"-v", "--v", "-version", "--version"})
 
 
 def main() -> None:
-    args = sys.argv[1:]
-    if _HELP.intersection(args):
-        print(
-            f"{PROGRAM} [flags]     runs an MPS daemon for every resource of sharing.mps\n"
-            f"{PROGRAM} {MOUNT_SHM}   mounts the memory that they share with containers\n"
-        )
-        print(usage(PROGRAM, FLAGS))
-        return
-    if _VERSION.intersection(args):
-        from importlib.metadata import version
-
-        print(f"{PROGRAM} of gpuslice {version('gpuslice')}")
-        return
-    try:
-        flags = parse(FLAGS, [word for word in args if word != MOUNT_SHM]).given_texts()
-    except FlagError as error:
-        print(f"{PROGRAM}: {error}; `{PROGRAM} --help` lists the flags", file=sys.stderr)
-        sys.exit(2)
-    if MOUNT_SHM in args:
+    words = [word for word in sys.argv[1:] if word != MOUNT_SHM]
+    flags = given_flags(PROGRAM, FLAGS, words, explain)
+    if MOUNT_SHM in sys.argv[1:]:
         mount()
     else:
         run(flags)
+
+
+def explain() -> str:
+    return (
+        f"{PROGRAM} [flags]     runs an MPS daemon for every resource of sharing.mps\n"
+        f"{PROGRAM} {MOUNT_SHM}   mounts the memory that they share with containers\n\n"
+        f"{usage(PROGRAM, FLAGS)}"
+    )
 
 
 def mount() -> None:

@@ -7,7 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from gpuslice.cli.agent import run_with_flags
-from gpuslice.cli.goflags import FlagError, flags_for, parse
+from gpuslice.cli.command_line import given_flags
+from gpuslice.cli.goflags import flags_for, parse
 from gpuslice.config.option import Kind, Option
 from gpuslice.config.settings import Settings
 from gpuslice.config.table import OPTIONS
@@ -18,26 +19,12 @@ PROGRAM = "nvidia-device-plugin"
 DEFAULTS = Settings(rules=Rules(), wait_for_devices=True)
 FLAGS = flags_for(OPTIONS)
 
-_HELP = frozenset({"-h", "--h", "-help", "--help"})
-_VERSION = frozenset({"-v", "--v", "-version", "--version"})
 _WIDTH = 88
 
 
 def main() -> None:
-    args = sys.argv[1:]
-    if _HELP.intersection(args):
-        print(usage())
-    elif _VERSION.intersection(args):
-        from importlib.metadata import version  # costs an agent 40 ms of its start otherwise
-
-        print(f"{PROGRAM} of gpuslice {version('gpuslice')}")
-    else:
-        try:
-            flags = flags_of(args)
-        except FlagError as error:
-            print(f"{PROGRAM}: {error}; `{PROGRAM} --help` lists the flags", file=sys.stderr)
-            sys.exit(2)
-        run_with_flags(PROGRAM, flags, DEFAULTS)
+    flags = given_flags(PROGRAM, FLAGS, sys.argv[1:], usage)
+    run_with_flags(PROGRAM, flags, DEFAULTS)
 
 
 def flags_of(args: Sequence[str]) -> dict[str, str]:
