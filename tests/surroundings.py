@@ -11,8 +11,8 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuslice.config.table import OPTIONS
-from gpuslice.labels.options import LABELS_OPTIONS
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.labels.label_options import LABELS_OPTIONS
 
 # Short, for the paths of sockets: TMPDIR may be anywhere.
 SCRATCH = Path("/tmp")

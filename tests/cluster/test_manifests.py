@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuslice.config.option_table import OPTIONS
 from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY
-from gpuslice.config.table import OPTIONS
 
 from .harness import RESOURCE, Client, eventually
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli.config_manager import MANAGER_OPTIONS
-from gpuslice.config.file import ConfigFile
-from gpuslice.config.keys import all_paths
+from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.option import Option
-from gpuslice.config.table import OPTIONS
-from gpuslice.gpus.features import Vgpu
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.unknown_keys import all_paths
+from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
-from gpuslice.labels.options import LABELS_OPTIONS, NVIDIA_OPTIONS
+from gpuslice.labels.label_options import LABELS_OPTIONS, NVIDIA_OPTIONS
 from gpuslice.slicing.rules import ALL, MigStrategy, Rules, SharingStrategy
 from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
 from tests.unit.labels.nodes import A100, FACTS, LARGE, SMALL, T4, cut, labels, several, shared

@@ -7,7 +7,7 @@ from gpuslice.agent.devices import DevicePlan
 from gpuslice.agent.memory import MemoryPlan
 from gpuslice.config.load import Loaded
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.mps.capability import most_clients
+from gpuslice.mps.driver_support import most_clients
 from gpuslice.slicing.catalogue import Catalogue
 from gpuslice.slicing.rules import MigStrategy
 from gpuslice.telemetry.logs import Logger

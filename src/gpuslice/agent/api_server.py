@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpuslice.cluster.client import ApiServer, connect
 from gpuslice.cluster.errors import ClusterError
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import AgentOptions, LabelsMode
+from gpuslice.config.startup_options import LabelsMode, StartupOptions
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
 
-def api_server(options: AgentOptions) -> ApiServer | None:
+def api_server(options: StartupOptions) -> ApiServer | None:
     """None: the node has no name here, or its name serves nothing but events.
 
     Raises ConfigError if something that was asked for needs the API server.

@@ -14,7 +14,7 @@ from gpuslice.agent.nested_files import keep_allotment, prepare_allotments
 from gpuslice.agent.plan import Node, everything, plan_resources
 from gpuslice.agent.resource import Plan
 from gpuslice.config.settings import CdiSettings, Settings
-from gpuslice.gpus.allotment import own_part
+from gpuslice.gpus.allocated_devices import own_part
 from gpuslice.slicing.catalogue import Catalogue, catalogue
 
 if TYPE_CHECKING:

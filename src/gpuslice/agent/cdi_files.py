@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuslice.agent.atomic_file import replace_file
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.host_cdi import HOST_DIRECTORIES, host_names
 from gpuslice.config.settings import CdiSettings, ContainerSettings, DeviceId
+from gpuslice.files.atomic import replace_file
+from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import (
     CONTROL_NODES,
     CharDevice,
@@ -19,7 +20,6 @@ from gpuslice.gpus.device_nodes import (
     drm_nodes,
 )
 from gpuslice.gpus.driver_files import find_driver_files, seen_dev_root, seen_driver_root
-from gpuslice.gpus.tree import Tree
 from gpuslice.inject.cdi import (
     GPU,
     IMEX,
@@ -203,6 +203,7 @@ class CdiFiles:
         content = json.dumps(document(spec, style), indent=2).encode() + b"\n"
         path = self._path(spec.cls)
         try:
+            self._directory.mkdir(parents=True, exist_ok=True)
             written = replace_file(path, content)
         except OSError as error:
             raise CdiError(

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.agent.api_server import api_server
-from gpuslice.agent.atomic_file import replace_link
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.cluster.events import Events, NodeEvents, NoEvents
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import AgentOptions
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.files.atomic import replace_link
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import NoMetrics
 
@@ -41,7 +41,7 @@ class LinkOptions:
     signal: int = signal.SIGHUP
 
 
-async def keep_link(options: AgentOptions, link: LinkOptions) -> None:
+async def keep_link(options: StartupOptions, link: LinkOptions) -> None:
     """Until SIGTERM or SIGINT, or once. Raises ConfigError if there is nothing to link to."""
     async with contextlib.AsyncExitStack() as stack:
         api = api_server(options)
@@ -75,6 +75,7 @@ def point(link: Path, target: Path | None) -> None:
     """Replaces the link in one step: its reader finds the old one or the new, never none."""
     wanted = target or _EMPTY
     try:
+        link.parent.mkdir(parents=True, exist_ok=True)
         written = replace_link(link, wanted)
     except OSError as error:
         raise ConfigError(

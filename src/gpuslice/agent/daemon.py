@@ -21,11 +21,11 @@ from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
-from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import Settings
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
-from gpuslice.telemetry.probes import metrics_at
 
 log = Logger(__name__)
 
@@ -35,7 +35,7 @@ _LOOK_FOR_CHANGES_SECONDS = 10.0
 Load = Callable[[Path | None], Loaded]
 
 
-def run_agent(load: Load, options: AgentOptions) -> None:
+def run_agent(load: Load, options: StartupOptions) -> None:
     """Runs until SIGTERM or SIGINT.
 
     Raises AgentError or ConfigError if the agent cannot do its work.
@@ -44,7 +44,7 @@ def run_agent(load: Load, options: AgentOptions) -> None:
 
 
 class Agent:
-    def __init__(self, load: Load, options: AgentOptions) -> None:
+    def __init__(self, load: Load, options: StartupOptions) -> None:
         self._load = load
         self._options = options
         self._wishes = Wishes()

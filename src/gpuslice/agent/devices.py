@@ -15,7 +15,7 @@ from gpuslice.inject.nested import nested
 from gpuslice.inject.replicas import mps_pipe, mps_replica
 from gpuslice.inject.visible import Host, can_be_shown, visible
 from gpuslice.kubelet.answer import ContainerAnswer, merged
-from gpuslice.kubelet.service import Refused
+from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.slicing.catalogue import DeviceOffer
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import GrantRefused

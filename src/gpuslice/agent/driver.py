@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from gpuslice.agent.plan import Node
 from gpuslice.config.settings import HealthSettings, Settings
-from gpuslice.gpus.changes import Fingerprint, changes, fingerprint, of_inventory
+from gpuslice.gpus.fingerprint import Fingerprint, changes, fingerprint, of_inventory
 from gpuslice.gpus.health import HealthWatch, Trouble
 from gpuslice.gpus.inventory import read_inventory
 from gpuslice.gpus.library import find_nvml

@@ -11,8 +11,8 @@ from typing import Any
 from gpuslice.agent.node_health import NodeHealth
 from gpuslice.agent.resource import Plan, PlannedResource
 from gpuslice.config.settings import socket_name
-from gpuslice.kubelet.endpoint import Endpoint
-from gpuslice.kubelet.watch import watch_directory
+from gpuslice.files.directory_watch import watch_directory
+from gpuslice.kubelet.plugin_server import Endpoint
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from gpuslice.agent.errors import AgentError
 from gpuslice.config.settings import Settings
+from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import CONTROL_NODES, char_devices
 from gpuslice.gpus.driver_files import seen_dev_root, seen_driver_root
-from gpuslice.gpus.tree import Tree
 from gpuslice.inject.visible import IMEX_NODES, Host
 from gpuslice.telemetry.logs import Logger
 

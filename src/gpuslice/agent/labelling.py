@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING
 from gpuslice.agent.assembly import Assembled
 from gpuslice.agent.driver import Driver
 from gpuslice.cluster.client import ApiServer
-from gpuslice.config.options import AgentOptions, LabelsMode
+from gpuslice.config.startup_options import LabelsMode, StartupOptions
 
 if TYPE_CHECKING:
-    from gpuslice.labels.loop import LabelLoop
-    from gpuslice.labels.publish import Labels, Publisher
+    from gpuslice.labels.publish_loop import LabelLoop
+    from gpuslice.labels.publishers import Labels, Publisher
 
 
 class Labelling:
     """Published as the options say; what is labelled is what was last described."""
 
-    def __init__(self, options: AgentOptions, api: ApiServer | None, driver: Driver) -> None:
+    def __init__(self, options: StartupOptions, api: ApiServer | None, driver: Driver) -> None:
         self._options = options
         self._api = api
         self._driver = driver
@@ -60,7 +60,7 @@ class Labelling:
     async def _keep(self, assembled: Assembled) -> None:
         # Imported here: an agent that labels nothing does without their memory.
         from gpuslice.labels.errors import LabelsError
-        from gpuslice.labels.loop import LabelLoop
+        from gpuslice.labels.publish_loop import LabelLoop
 
         settings = assembled.settings.labels
         publisher = self._publisher(assembled)
@@ -77,7 +77,7 @@ class Labelling:
                     await publisher.withdraw()
 
     async def _labels(self) -> Labels:
-        from gpuslice.gpus.features import read_facts
+        from gpuslice.gpus.node_facts import read_facts
         from gpuslice.gpus.nvml import NvmlError
         from gpuslice.labels.errors import NodeUnreadable
         from gpuslice.labels.labels import labels_of
@@ -105,7 +105,7 @@ class Labelling:
         return labels_of(facts, gpus, now.found, settings, timestamp)
 
     def _publisher(self, assembled: Assembled) -> Publisher:
-        from gpuslice.labels.publish import AsNodeFeature, OnNode, ToFile, ToStream
+        from gpuslice.labels.publishers import AsNodeFeature, OnNode, ToFile, ToStream
 
         if self._options.labels is LabelsMode.FILE:
             file = assembled.settings.labels.output_file

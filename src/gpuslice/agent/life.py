@@ -12,8 +12,8 @@ from gpuslice.agent.driver import DriverReplaced
 from gpuslice.agent.errors import AgentError
 from gpuslice.agent.wishes import Wish, Wishes
 from gpuslice.config.errors import ConfigError
-from gpuslice.kubelet.endpoint import EndpointError
-from gpuslice.telemetry.stacks import dump_stacks
+from gpuslice.kubelet.plugin_server import EndpointError
+from gpuslice.telemetry.stack_dump import dump_stacks
 
 
 def live(program: Coroutine[Any, Any, None]) -> None:

@@ -13,7 +13,7 @@ from gpuslice.inject.gpushare import gpushare_variables
 from gpuslice.inject.mps import LimitKey, mps_client
 from gpuslice.inject.visible import Host, can_be_shown, visible
 from gpuslice.kubelet.answer import ContainerAnswer, merged
-from gpuslice.kubelet.service import Refused
+from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.slicing.choice import choose_units
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.errors import GrantRefused, NothingToOffer

@@ -20,10 +20,10 @@ from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import NoEvents
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
-from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import Settings
-from gpuslice.gpus.allotment import own_part
-from gpuslice.mps.plan import MpsPlan, plan_daemons, shares_by_mps
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.gpus.allocated_devices import own_part
+from gpuslice.mps.daemon_plan import MpsPlan, plan_daemons, shares_by_mps
 from gpuslice.mps.supervisor import Supervisor
 from gpuslice.slicing.errors import NothingToOffer, SlicingError
 from gpuslice.telemetry.logs import Logger
@@ -38,13 +38,13 @@ _KEEPING_SETTINGS = "keeping the last good settings"
 _KEEPING_DAEMONS = "keeping the daemons as they are"
 
 
-def keep_mps_daemons(load: Callable[[Path | None], Loaded], options: AgentOptions) -> None:
+def keep_mps_daemons(load: Callable[[Path | None], Loaded], options: StartupOptions) -> None:
     """Runs until SIGTERM or SIGINT. Raises AgentError or ConfigError if it cannot do its work."""
     live(MpsDaemons(load, options).run())
 
 
 class MpsDaemons:
-    def __init__(self, load: Callable[[Path | None], Loaded], options: AgentOptions) -> None:
+    def __init__(self, load: Callable[[Path | None], Loaded], options: StartupOptions) -> None:
         self._load = load
         self._options = options
         self._wishes = Wishes()

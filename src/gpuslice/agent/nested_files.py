@@ -6,8 +6,8 @@ import hashlib
 import tempfile
 from pathlib import Path
 
-from gpuslice.agent.atomic_file import replace_file
 from gpuslice.agent.errors import AgentError
+from gpuslice.files.atomic import replace_file
 
 
 class AllotmentNotKept(AgentError):
@@ -40,6 +40,7 @@ def keep_allotment(directory: Path, text: str) -> str:
     content = text.encode()
     path = directory / f"gpu-{hashlib.sha256(content).hexdigest()[:16]}.env"
     try:
+        directory.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)
     except OSError as error:
         raise AllotmentNotKept(directory, error) from error

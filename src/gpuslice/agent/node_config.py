@@ -11,10 +11,10 @@ from pathlib import Path
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType
 from gpuslice.cluster.node import watch_label
+from gpuslice.config.config_choice import check_config_file, choose_config
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import AgentOptions
-from gpuslice.config.source import check_config_file, choose_config
-from gpuslice.kubelet.watch import watch_directory
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.files.directory_watch import watch_directory
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -42,7 +42,7 @@ class ConfigSource:
 
     def __init__(
         self,
-        options: AgentOptions,
+        options: StartupOptions,
         api: ApiServer | None,
         events: Events,
         metrics: Metrics,

@@ -12,7 +12,7 @@ from gpuslice.agent.node_health import NodeHealth
 from gpuslice.config.settings import MpsCheck
 from gpuslice.kubelet.answer import ContainerAnswer
 from gpuslice.kubelet.latest import Latest
-from gpuslice.kubelet.service import Refused
+from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.kubelet.wire import HEALTHY, UNHEALTHY, device_list
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.slicing.device import Device

@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.attributed import load_attributed
-from gpuslice.config.options import AgentOptions, agent_options
-from gpuslice.config.sayings import Given, Sayings, hear
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionReader, OptionValues, collect_options
 from gpuslice.config.settings import Settings
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.startup_options import StartupOptions, startup_options
 from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
 
 
@@ -24,16 +24,16 @@ def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -
     """`flags`: text by the name of its option. Variables fill what they leave open."""
     # Until the agent handles it: who asks for a reload now gets it, as nothing was read yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = hear(flags, os.environ, OPTIONS)
+    given = collect_options(flags, os.environ, OPTIONS)
     with exit_with_message(program):
-        said = Sayings(given)
+        said = OptionReader(given)
         configure_logs(
             said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
         )
-        run(given, defaults, agent_options(given))
+        run(given, defaults, startup_options(given))
 
 
-def run(given: Given, defaults: Settings, options: AgentOptions) -> None:
+def run(given: OptionValues, defaults: Settings, options: StartupOptions) -> None:
     # Imported here: gRPC's core reads what configure_logs has set.
     from gpuslice.agent.daemon import run_agent
 

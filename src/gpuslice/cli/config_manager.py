@@ -13,9 +13,9 @@ from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option import Kind, Option
-from gpuslice.config.options import agent_options
-from gpuslice.config.sayings import Sayings, hear
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionReader, collect_options
+from gpuslice.config.startup_options import startup_options
 from gpuslice.telemetry.logs import configure_logs
 
 PROGRAM = "config-manager"
@@ -52,11 +52,11 @@ def main() -> None:
 def run(flags: Mapping[str, str]) -> None:
     from gpuslice.agent.config_link import LinkOptions, keep_link
 
-    given = hear(flags, os.environ, MANAGER_OPTIONS)
-    said = Sayings(given)
+    given = collect_options(flags, os.environ, MANAGER_OPTIONS)
+    said = OptionReader(given)
     with exit_with_message(PROGRAM):
         configure_logs()
-        options = agent_options(given)
+        options = startup_options(given)
         link = said.text("config-file-dst", "")
         needed = {
             "node-name": options.node_name,
@@ -81,7 +81,7 @@ def run(flags: Mapping[str, str]) -> None:
         )
 
 
-def _signal(said: Sayings) -> int:
+def _signal(said: OptionReader) -> int:
     text = said.text("signal", "1")
     if not text.isdecimal() or not 0 < int(text) < 65:
         raise ConfigError("signal", text, "use the number of a signal, as 1 for SIGHUP")

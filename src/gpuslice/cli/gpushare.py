@@ -10,10 +10,10 @@ from gpuslice.cli.agent import run
 from gpuslice.cli.goflags import Flag, FlagError, Parsed, parse, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import AgentOptions
-from gpuslice.config.sayings import Given, hear
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionValues, collect_options
 from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.startup_options import StartupOptions
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.units import MemoryUnit
 from gpuslice.telemetry.logs import Logger, LogLevel, configure_logs
@@ -69,7 +69,7 @@ def main() -> None:
     with exit_with_message(PROGRAM):
         configure_logs(LogLevel.DEBUG if parsed.number("v") >= _DEBUG_VERBOSITY else LogLevel.INFO)
         _note_flags_without_effect(parsed)
-        run(given_by(parsed, os.environ), DEFAULTS, AgentOptions())
+        run(given_by(parsed, os.environ), DEFAULTS, StartupOptions())
 
 
 # As upstream: a node without GPUs is waited for, and the pipe directory need not be mounted here.
@@ -80,7 +80,7 @@ DEFAULTS = Settings(
 )
 
 
-def given_by(parsed: Parsed, environment: Mapping[str, str]) -> Given:
+def given_by(parsed: Parsed, environment: Mapping[str, str]) -> OptionValues:
     """Of the agent's own options only the kubelet's socket can be moved by a variable."""
     flags = {
         "memory-unit": _memory_unit(parsed.text("memory-unit")),
@@ -91,7 +91,7 @@ def given_by(parsed: Parsed, environment: Mapping[str, str]) -> Given:
         if not flags["mps-pipe"]:
             raise ConfigError("mps-pipe", "", "name the pipe directory, or leave -mps out")
     socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
-    return {**hear(flags, {}, OPTIONS), **hear({}, environment, socket)}
+    return {**collect_options(flags, {}, OPTIONS), **collect_options({}, environment, socket)}
 
 
 def _mps_wanted(parsed: Parsed) -> bool:

@@ -14,12 +14,25 @@ from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.config.attributed import load_attributed
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import LabelsMode
-from gpuslice.config.sayings import Given, Said, Sayings, hear
+from gpuslice.config.option_values import OptionReader, OptionValue, OptionValues, collect_options
 from gpuslice.config.settings import ContainerSettings, Settings
+from gpuslice.config.startup_options import LabelsMode
 from gpuslice.labels.errors import LabelsError
-from gpuslice.labels.options import LABELS_OPTIONS, NVIDIA_OPTIONS, Target, target_of, with_flags
-from gpuslice.labels.publish import AsNodeFeature, NodeLabels, OnNode, Publisher, ToFile, ToStream
+from gpuslice.labels.label_options import (
+    LABELS_OPTIONS,
+    NVIDIA_OPTIONS,
+    Target,
+    target_of,
+    with_flags,
+)
+from gpuslice.labels.publishers import (
+    AsNodeFeature,
+    NodeLabels,
+    OnNode,
+    Publisher,
+    ToFile,
+    ToStream,
+)
 from gpuslice.slicing.rules import Rules
 from gpuslice.telemetry.logs import LogFormat, Logger, LogLevel, configure_logs
 
@@ -40,21 +53,21 @@ FLAGS = flags_for(NVIDIA_OPTIONS)
 def main() -> None:
     """The entry point `gpu-feature-discovery`."""
     flags = given_flags(PROGRAM, FLAGS, sys.argv[1:], lambda: usage(PROGRAM, FLAGS))
-    given = hear(flags, os.environ, NVIDIA_OPTIONS)
+    given = collect_options(flags, os.environ, NVIDIA_OPTIONS)
     _run(PROGRAM, given, NVIDIA_DEFAULTS)
 
 
 def run_labels(flags: Mapping[str, str]) -> None:
     """`gpuslice labels`. Whoever names a file wants one."""
-    given = dict(hear(flags, os.environ, LABELS_OPTIONS))
+    given = dict(collect_options(flags, os.environ, LABELS_OPTIONS))
     if "output-file" in flags and "mode" not in given:
-        given["mode"] = Said(LabelsMode.FILE.value, "output-file")
+        given["mode"] = OptionValue(LabelsMode.FILE.value, "output-file")
     _run("gpuslice labels", given, DEFAULTS)
 
 
-def _run(program: str, given: Given, defaults: Settings) -> None:
+def _run(program: str, given: OptionValues, defaults: Settings) -> None:
     try:
-        said = Sayings(given)
+        said = OptionReader(given)
         configure_logs(
             said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
         )
@@ -64,10 +77,10 @@ def _run(program: str, given: Given, defaults: Settings) -> None:
         sys.exit(1)
 
 
-async def _serve(given: Given, defaults: Settings) -> None:
+async def _serve(given: OptionValues, defaults: Settings) -> None:
     from gpuslice.labels.service import LabelService
 
-    path = Sayings(given).text("config-file", "")
+    path = OptionReader(given).text("config-file", "")
 
     def load() -> Settings:
         loaded = load_attributed(given, defaults, Path(path) if path else None)

@@ -11,10 +11,10 @@ from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.attributed import load_attributed
-from gpuslice.config.options import agent_options
-from gpuslice.config.sayings import Sayings, hear
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionReader, collect_options
 from gpuslice.config.settings import ContainerSettings, Settings
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.startup_options import startup_options
 from gpuslice.slicing.rules import Rules
 from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
 
@@ -61,13 +61,15 @@ def mount() -> None:
 def run(flags: Mapping[str, str]) -> None:
     # Until it is handled: who asks for a reload now gets it, as nothing was read yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = hear(flags, os.environ, OPTIONS)
+    given = collect_options(flags, os.environ, OPTIONS)
     with exit_with_message(PROGRAM):
-        said = Sayings(given)
+        said = OptionReader(given)
         configure_logs(
             said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
         )
         # Imported here: gRPC's core reads what configure_logs has set.
         from gpuslice.agent.mps_daemons import keep_mps_daemons
 
-        keep_mps_daemons(lambda path: load_attributed(given, DEFAULTS, path), agent_options(given))
+        keep_mps_daemons(
+            lambda path: load_attributed(given, DEFAULTS, path), startup_options(given)
+        )

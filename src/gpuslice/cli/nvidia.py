@@ -10,8 +10,8 @@ from gpuslice.cli.agent import run_with_flags
 from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, parse
 from gpuslice.config.option import Kind, Option
+from gpuslice.config.option_table import OPTIONS
 from gpuslice.config.settings import Settings
-from gpuslice.config.table import OPTIONS
 from gpuslice.slicing.rules import Rules
 
 PROGRAM = "nvidia-device-plugin"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
 from gpuslice.labels.errors import PublishError
-from gpuslice.labels.objects import Owner
+from gpuslice.labels.node_feature import Owner
 
 if TYPE_CHECKING:
     from lightkube.generic_resource import GenericNamespacedResource

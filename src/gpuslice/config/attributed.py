@@ -6,13 +6,13 @@ from pathlib import Path
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
-from gpuslice.config.sayings import Given, with_source
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionValues, with_source
 from gpuslice.config.settings import Settings
-from gpuslice.config.table import OPTIONS
 
 
 def load_attributed(
-    given: Given, defaults: Settings | None = None, config_file: Path | None = None
+    given: OptionValues, defaults: Settings | None = None, config_file: Path | None = None
 ) -> Loaded:
     """As `load_settings`; its errors name the flag, the variable, or the key and the file."""
     try:
@@ -21,11 +21,11 @@ def load_attributed(
         raise _attributed(error, given, config_file) from error
 
 
-def _attributed(error: ConfigError, given: Given, file: Path | None) -> ConfigError:
+def _attributed(error: ConfigError, given: OptionValues, file: Path | None) -> ConfigError:
     if file is None or error.field in given:
         return with_source(error, given)
     # Imported here, as the reader of the file is: an agent without one does without its memory.
-    from gpuslice.config.file import is_key
+    from gpuslice.config.file_schema import is_key
 
     option = next((o for o in OPTIONS if o.key and error.field in (o.name, o.key)), None)
     value = None if option is None else _value_in(file, option.key)
@@ -38,8 +38,8 @@ def _attributed(error: ConfigError, given: Given, file: Path | None) -> ConfigEr
 
 def _value_in(file: Path, key: str) -> object:
     """As it is written there; None: the file does not speak of it, or is not what it was."""
-    from gpuslice.config.file import read_config_file
-    from gpuslice.config.file_texts import file_value
+    from gpuslice.config.file_flags import file_value
+    from gpuslice.config.file_schema import read_config_file
 
     if not file.is_file():  # a pipe has nothing to say a second time
         return None

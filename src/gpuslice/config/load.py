@@ -5,9 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuslice.config.config_choice import check_config_file
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.rules import FileRules
-from gpuslice.config.sayings import Given, Said, Sayings
+from gpuslice.config.file_sections import FileSections
+from gpuslice.config.health_options import health_settings
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import OptionReader, OptionValue, OptionValues
 from gpuslice.config.settings import (
     NESTED_ENV,
     CdiSettings,
@@ -17,10 +20,7 @@ from gpuslice.config.settings import (
     Nested,
     Settings,
 )
-from gpuslice.config.source import check_config_file
-from gpuslice.config.table import OPTIONS
-from gpuslice.config.values import memory_reserve, memory_selection, memory_unit
-from gpuslice.config.xids import health_settings
+from gpuslice.config.value_parsers import memory_reserve, memory_selection, memory_unit
 from gpuslice.slicing.rules import ALL, DEFAULT_NAME, NameRule, Rules, Selection
 
 # Whoever names one of these wants memory to be cut.
@@ -46,15 +46,17 @@ class Loaded:
 
 
 def load_settings(
-    given: Given, defaults: Settings | None = None, config_file: Path | None = None
+    given: OptionValues, defaults: Settings | None = None, config_file: Path | None = None
 ) -> Loaded:
     """Reads and checks everything anew; raises ConfigError and changes nothing if it is wrong.
 
     `config_file` is the file to read now; None stands for an empty one.
     """
     base = defaults or Settings()
-    in_file, rules, warnings = _read(config_file, lenient=Sayings(given).switch("lenient", False))
-    said = Sayings({**in_file, **given})
+    in_file, rules, warnings = _read(
+        config_file, lenient=OptionReader(given).switch("lenient", False)
+    )
+    said = OptionReader({**in_file, **given})
     nested = said.choice("nested", base.nested)
     health, odd_xids = health_settings(
         said.said("disabled-xids"),
@@ -83,21 +85,21 @@ def load_settings(
 
 def _read(
     path: Path | None, *, lenient: bool
-) -> tuple[dict[str, Said], FileRules, tuple[str, ...]]:
+) -> tuple[dict[str, OptionValue], FileSections, tuple[str, ...]]:
     if path is None:
-        return {}, FileRules(), ()
+        return {}, FileSections(), ()
     check_config_file(path)
     # Imported here: an agent without a file does without the YAML parser's memory.
-    from gpuslice.config.file import read_config_file
-    from gpuslice.config.file_rules import file_rules
-    from gpuslice.config.file_texts import file_texts
+    from gpuslice.config.file_flags import file_texts
+    from gpuslice.config.file_parser import file_rules
+    from gpuslice.config.file_schema import read_config_file
 
     file, unknown = read_config_file(path, lenient=lenient)
     return file_texts(file, OPTIONS), file_rules(file), unknown
 
 
 def _memory_devices(
-    said: Sayings, given: Given, file: FileRules, default: Selection | None
+    said: OptionReader, given: OptionValues, file: FileSections, default: Selection | None
 ) -> Selection | None:
     devices = said.said("memory-devices")
     wished = file.memory or any(name in given and given[name].text for name in _MEMORY_WISHES)
@@ -107,7 +109,7 @@ def _memory_devices(
 
 
 def _rules(
-    said: Sayings, file: FileRules, base: Rules, *, memory: Selection | None, nested: Nested
+    said: OptionReader, file: FileSections, base: Rules, *, memory: Selection | None, nested: Nested
 ) -> Rules:
     default = NameRule("*", DEFAULT_NAME)
     return replace(
@@ -121,7 +123,7 @@ def _rules(
     )
 
 
-def _memory(said: Sayings, base: MemorySettings) -> MemorySettings:
+def _memory(said: OptionReader, base: MemorySettings) -> MemorySettings:
     unit, reserve = said.said("memory-unit"), said.said("memory-reserve")
     return MemorySettings(
         resource=said.text("resource", base.resource),
@@ -134,7 +136,7 @@ def _memory(said: Sayings, base: MemorySettings) -> MemorySettings:
     )
 
 
-def _containers(said: Sayings, base: ContainerSettings) -> ContainerSettings:
+def _containers(said: OptionReader, base: ContainerSettings) -> ContainerSettings:
     strategies = said.choices("device-list-strategy", DeviceList)
     driver_root = said.text("driver-root", base.driver_root) or "/"
     return ContainerSettings(
@@ -153,7 +155,7 @@ def _containers(said: Sayings, base: ContainerSettings) -> ContainerSettings:
     )
 
 
-def _imex_channels(said: Sayings, default: tuple[int, ...]) -> tuple[int, ...]:
+def _imex_channels(said: OptionReader, default: tuple[int, ...]) -> tuple[int, ...]:
     listed = said.listed("imex-channel-ids")
     if listed is None:
         return default
@@ -164,7 +166,7 @@ def _imex_channels(said: Sayings, default: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(map(int, listed))
 
 
-def _cdi(said: Sayings, base: CdiSettings) -> CdiSettings:
+def _cdi(said: OptionReader, base: CdiSettings) -> CdiSettings:
     features, hooks = said.listed("cdi-feature-flags"), said.listed("cdi-disable-hooks")
     return CdiSettings(
         hook_path=said.text("nvidia-cdi-hook-path", base.hook_path),
@@ -176,7 +178,7 @@ def _cdi(said: Sayings, base: CdiSettings) -> CdiSettings:
     )
 
 
-def _oddities(said: Sayings, settings: Settings) -> tuple[str, ...]:
+def _oddities(said: OptionReader, settings: Settings) -> tuple[str, ...]:
     """What is valid and yet hardly meant."""
     odd = [
         f"cdi-feature-flags: {name!r} is not known"

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gpuslice.config.checks import check_absolute, check_resource, check_socket
 from gpuslice.config.describe import describe
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.validation import check_absolute, check_resource, check_socket
 from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import ALL, MigStrategy, Policy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.units import GIB, MemoryUnit

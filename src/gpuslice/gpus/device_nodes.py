@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-from gpuslice.gpus.tree import Tree
+from gpuslice.files.rooted_tree import Tree
 
 # What every container with a GPU needs.
 CONTROL_NODES = (

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
+from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import Link
 from gpuslice.gpus.elf import soname
-from gpuslice.gpus.tree import Tree
 
 _TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
 _LIBRARY_DIRECTORIES = (

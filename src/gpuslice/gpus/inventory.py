@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuslice.gpus.capabilities import Capabilities, read_capabilities
-from gpuslice.gpus.mig import read_mig_devices
+from gpuslice.gpus.mig_capabilities import Capabilities, read_capabilities
+from gpuslice.gpus.mig_devices import read_mig_devices
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
 from gpuslice.gpus.pci import numa_node
 from gpuslice.slicing.device import Device

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from gpuslice.kubelet.answer import ContainerAnswer, Mount
-from gpuslice.mps.capability import applies_uuid_keys
+from gpuslice.mps.driver_support import applies_uuid_keys
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.limits import Limits
 

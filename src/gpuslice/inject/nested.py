@@ -22,7 +22,7 @@ from gpuslice.inject.visible import (
     shown_id,
 )
 from gpuslice.kubelet.answer import ContainerAnswer, Mount, merged
-from gpuslice.slicing.allotment import VARIABLE
+from gpuslice.slicing.allocated_devices import VARIABLE
 from gpuslice.slicing.device import Device
 
 ALLOTMENT_FILE = "/gpu.env"

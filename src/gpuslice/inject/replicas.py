@@ -5,13 +5,13 @@ from __future__ import annotations
 from gpuslice.inject.mps import LimitKey, client_env
 from gpuslice.inject.visible import under
 from gpuslice.kubelet.answer import ContainerAnswer, Mount
-from gpuslice.mps.places import Place
+from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.slicing.limits import Limits
 
 
 def mps_pipe(resource: str) -> str:
     """Where the daemon of a resource listens, as containers name it."""
-    return str(Place(resource).pipe)
+    return str(DaemonPaths(resource).pipe)
 
 
 def mps_replica(

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuslice.config.settings import Settings
-from gpuslice.gpus.features import NodeFacts
-from gpuslice.labels.models import models_of
-from gpuslice.labels.names import NVIDIA
-from gpuslice.labels.node import (
+from gpuslice.gpus.node_facts import NodeFacts
+from gpuslice.labels.gpu_models import models_of
+from gpuslice.labels.gpuslice_labels import model_labels, resource_labels
+from gpuslice.labels.label_syntax import NVIDIA
+from gpuslice.labels.node_labels import (
     capability_labels,
     clique_labels,
     machine_labels,
@@ -16,8 +17,7 @@ from gpuslice.labels.node import (
     version_labels,
     vgpu_labels,
 )
-from gpuslice.labels.own import model_labels, resource_labels
-from gpuslice.labels.resources import gpu_labels, mig_labels
+from gpuslice.labels.nvidia_labels import gpu_labels, mig_labels
 from gpuslice.labels.sharing import shares_of
 from gpuslice.slicing.catalogue import Catalogue
 from gpuslice.slicing.gpu import Gpu

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.config.settings import Settings
-from gpuslice.gpus.allotment import own_part
+from gpuslice.gpus.allocated_devices import own_part
 from gpuslice.gpus.cuda import CudaError, cuda_gpus
-from gpuslice.gpus.features import NodeFacts, read_facts
 from gpuslice.gpus.inventory import Inventory, read_inventory
 from gpuslice.gpus.library import find_nvml
+from gpuslice.gpus.node_facts import NodeFacts, read_facts
 from gpuslice.gpus.nvml import DriverUnavailable, Nvml, NvmlError
 from gpuslice.gpus.platform import Platform, detect
 from gpuslice.labels.errors import NodeUnreadable

@@ -11,10 +11,10 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.settings import Settings
 from gpuslice.labels.errors import LabelsError
 from gpuslice.labels.look import Look
-from gpuslice.labels.loop import LabelLoop
-from gpuslice.labels.publish import Labels, Publisher
+from gpuslice.labels.publish_loop import LabelLoop
+from gpuslice.labels.publishers import Labels, Publisher
 from gpuslice.telemetry.logs import Logger
-from gpuslice.telemetry.stacks import dump_stacks
+from gpuslice.telemetry.stack_dump import dump_stacks
 
 log = Logger(__name__)
 

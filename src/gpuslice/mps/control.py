@@ -7,7 +7,7 @@ import contextlib
 import os
 import signal
 
-from gpuslice.mps.places import resource_of
+from gpuslice.mps.daemon_paths import resource_of
 
 PROGRAM = "nvidia-cuda-mps-control"
 _TIMEOUT_SECONDS = 5.0

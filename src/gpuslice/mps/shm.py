@@ -7,7 +7,7 @@ import os
 import re
 from pathlib import Path
 
-from gpuslice.mps.places import ROOT, shm_directory
+from gpuslice.mps.daemon_paths import ROOT, shm_directory
 
 _FALLBACK_KIB = 65536
 _NOSUID, _NODEV, _NOEXEC, _RELATIME = 2, 4, 8, 1 << 21

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuslice.mps.keeper import Keeper
-from gpuslice.mps.places import ROOT, Place, ready_file
-from gpuslice.mps.plan import MpsPlan, Wanted, still_serves
+from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
+from gpuslice.mps.daemon_plan import MpsPlan, Wanted, still_serves
+from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -18,7 +18,7 @@ class Supervisor:
     def __init__(self, tasks: asyncio.TaskGroup, root: Path = ROOT) -> None:
         self._tasks = tasks
         self._root = root
-        self._kept: dict[str, tuple[Keeper, asyncio.Task[None]]] = {}
+        self._kept: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._stopping = False
 
@@ -45,8 +45,8 @@ class Supervisor:
         await self._end(list(self._kept))
 
     def _keep(self, daemon: Wanted, present: frozenset[str]) -> None:
-        place = Place(daemon.resource, self._root)
-        keeper = Keeper(daemon, present, place, self._mark_ready)
+        place = DaemonPaths(daemon.resource, self._root)
+        keeper = ManagedDaemon(daemon, present, place, self._mark_ready)
         name = f"MPS daemon of {daemon.resource}"
         self._kept[daemon.resource] = keeper, self._tasks.create_task(keeper.run(), name=name)
 

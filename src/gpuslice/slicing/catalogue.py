@@ -9,8 +9,8 @@ from functools import cached_property
 from gpuslice.slicing.device import Device, parts, whole
 from gpuslice.slicing.errors import NothingToOffer, SlicingError, TooManyDevices
 from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES, device_bytes, numbered_bytes
 from gpuslice.slicing.memory import memory_gpus
-from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES, device_bytes, numbered_bytes
 from gpuslice.slicing.mig import devices_of_gpus
 from gpuslice.slicing.naming import named, without_effect
 from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, SharingStrategy

@@ -9,7 +9,7 @@ from functools import cached_property
 from gpuslice.slicing.errors import TooManyDevices
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.ids import IdStyle, unit_ids
-from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES, numbered_bytes
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES, numbered_bytes
 from gpuslice.slicing.units import MemoryUnit
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heapreplace
 
 from gpuslice.slicing.catalogue import DeviceOffer, Offered
-from gpuslice.slicing.closest import closest
 from gpuslice.slicing.rules import Policy, SharingStrategy
 from gpuslice.slicing.topology import Topology
+from gpuslice.slicing.topology_search import closest
 
 
 def prefer(

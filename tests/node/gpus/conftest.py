@@ -19,7 +19,7 @@ PRELUDE = """
 import base64, pickle
 from pathlib import Path
 from gpuslice.config.settings import Discovery
-from gpuslice.gpus.changes import changes, fingerprint, of_inventory
+from gpuslice.gpus.fingerprint import changes, fingerprint, of_inventory
 from gpuslice.gpus.pci import gpu_functions
 from gpuslice.gpus.inventory import read_inventory
 from gpuslice.gpus.library import find_nvml

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.agent.nested_files import AllotmentNotKept, keep_allotment, prepare_allotments
-from gpuslice.gpus.allotment import read_allotment
+from gpuslice.gpus.allocated_devices import read_allotment
 from gpuslice.inject.nested import gpu_env
 
 A = "GPU-a5ff0fbb-a150-5524-8c2e-d954b2d4f1b7"

@@ -11,9 +11,9 @@ import pytest
 from gpuslice.agent.api_server import api_server
 from gpuslice.agent.node_config import ConfigSource
 from gpuslice.cluster.events import NodeEvents, NoEvents
+from gpuslice.config.config_choice import Fallback
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.options import AgentOptions
-from gpuslice.config.source import Fallback
+from gpuslice.config.startup_options import StartupOptions
 from gpuslice.telemetry.metrics import Recorder
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
@@ -46,7 +46,7 @@ async def eventually(holds: Callable[[], bool], what: Callable[[], object] = lam
 
 
 @contextlib.asynccontextmanager
-async def reading(options: AgentOptions, patience: float = 10.0) -> AsyncIterator[Reader]:
+async def reading(options: StartupOptions, patience: float = 10.0) -> AsyncIterator[Reader]:
     api = api_server(options)
     metrics = Recorder()
     events = NodeEvents(api, options.node_name or "") if api else NoEvents()
@@ -66,7 +66,7 @@ async def reading(options: AgentOptions, patience: float = 10.0) -> AsyncIterato
 
 
 def run(
-    options: AgentOptions, scenario: Callable[[Reader], Awaitable[None]], patience: float = 10.0
+    options: StartupOptions, scenario: Callable[[Reader], Awaitable[None]], patience: float = 10.0
 ) -> None:
     async def main() -> None:
         async with reading(options, patience) as reader:
@@ -89,9 +89,9 @@ def configs(tmp_path: Path) -> ConfigMap:
 
 
 @pytest.fixture
-def labelled(kubernetes: Kubernetes, configs: ConfigMap, tmp_path: Path) -> AgentOptions:
+def labelled(kubernetes: Kubernetes, configs: ConfigMap, tmp_path: Path) -> StartupOptions:
     """Options of an agent on a node whose label chooses the configuration."""
-    return AgentOptions(
+    return StartupOptions(
         config_dir=configs.directory,
         node_name="n1",
         kubeconfig=kubernetes.kubeconfig(tmp_path / "kubeconfig"),
@@ -111,7 +111,7 @@ def test_without_any_source_the_configuration_is_empty() -> None:
         assert reader.first is None
         assert reader.read == []
 
-    run(AgentOptions(), scenario)
+    run(StartupOptions(), scenario)
 
 
 def test_a_file_that_is_written_anew_is_noticed(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_file_that_is_written_anew_is_noticed(tmp_path: Path) -> None:
         file.write_text("new")
         await reader.until("new")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_a_file_that_is_replaced_is_noticed(tmp_path: Path) -> None:
@@ -137,7 +137,7 @@ def test_a_file_that_is_replaced_is_noticed(tmp_path: Path) -> None:
             fresh.rename(file)
             await eventually(lambda text=text: reader.read[-1:] == [text])  # type: ignore[misc]
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_the_same_content_again_is_no_change(tmp_path: Path) -> None:
@@ -151,7 +151,7 @@ def test_the_same_content_again_is_no_change(tmp_path: Path) -> None:
         file.write_text("other")
         await reader.until("other")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_a_file_is_not_taken_while_it_is_being_written(tmp_path: Path) -> None:
@@ -167,7 +167,7 @@ def test_a_file_is_not_taken_while_it_is_being_written(tmp_path: Path) -> None:
                 await asyncio.sleep(0.1)
         await reader.until("slowly")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_a_file_of_a_mounted_config_map_is_followed_through_its_links(configs: ConfigMap) -> None:
@@ -175,7 +175,7 @@ def test_a_file_of_a_mounted_config_map_is_followed_through_its_links(configs: C
         configs.update(a="edited", b="")
         await reader.until("edited")
 
-    run(AgentOptions(config_file=configs.directory / "a"), scenario)
+    run(StartupOptions(config_file=configs.directory / "a"), scenario)
 
 
 def test_a_file_that_goes_away_leaves_the_last_one_in_force(tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_file_that_goes_away_leaves_the_last_one_in_force(tmp_path: Path) -> N
         file.write_text("new")
         await reader.until("new")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_when_a_problem_is_over_the_agent_reads_again_even_what_it_knew(tmp_path: Path) -> None:
@@ -204,19 +204,19 @@ def test_when_a_problem_is_over_the_agent_reads_again_even_what_it_knew(tmp_path
         file.write_text("old")
         await reader.until("old")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 def test_a_missing_file_is_named_at_start(tmp_path: Path) -> None:
     file = tmp_path / "nowhere.yaml"
     with pytest.raises(ConfigError, match=r"config-file: '.*nowhere.yaml'"):
         asyncio.run(
-            ConfigSource(AgentOptions(config_file=file), None, NoEvents(), Recorder()).first()
+            ConfigSource(StartupOptions(config_file=file), None, NoEvents(), Recorder()).first()
         )
 
 
 def _first(path: Path) -> Path | None:
-    options = AgentOptions(config_file=path)
+    options = StartupOptions(config_file=path)
     return asyncio.run(ConfigSource(options, None, NoEvents(), Recorder()).first())
 
 
@@ -252,7 +252,7 @@ def test_a_pipe_that_takes_the_files_place_leaves_the_last_one_in_force(tmp_path
         file.write_text("new")
         await reader.until("new")
 
-    run(AgentOptions(config_file=file), scenario)
+    run(StartupOptions(config_file=file), scenario)
 
 
 # A directory without a label
@@ -265,11 +265,13 @@ def test_the_default_is_taken_where_no_node_is_named(configs: ConfigMap) -> None
         configs.update(a="new a", b="new b")
         await reader.until("new b")
 
-    run(AgentOptions(config_dir=configs.directory, default_config="b"), scenario)
+    run(StartupOptions(config_dir=configs.directory, default_config="b"), scenario)
 
 
 def test_an_entry_that_appears_can_change_the_choice(configs: ConfigMap) -> None:
-    options = AgentOptions(config_dir=configs.directory, fallbacks=(Fallback.NAMED, Fallback.EMPTY))
+    options = StartupOptions(
+        config_dir=configs.directory, fallbacks=(Fallback.NAMED, Fallback.EMPTY)
+    )
 
     async def scenario(reader: Reader) -> None:
         assert reader.first is None
@@ -290,11 +292,11 @@ def test_directories_and_the_kubelets_own_names_are_no_configurations(tmp_path: 
     async def scenario(reader: Reader) -> None:
         assert reader.first == configs.directory / "only"
 
-    run(AgentOptions(config_dir=configs.directory, fallbacks=(Fallback.SINGLE,)), scenario)
+    run(StartupOptions(config_dir=configs.directory, fallbacks=(Fallback.SINGLE,)), scenario)
 
 
 def test_a_directory_that_is_not_mounted_is_named(tmp_path: Path) -> None:
-    options = AgentOptions(config_dir=tmp_path / "nowhere", default_config="a")
+    options = StartupOptions(config_dir=tmp_path / "nowhere", default_config="a")
     with pytest.raises(ConfigError, match=r"config-file-srcdir: '.*nowhere'.*mount"):
         asyncio.run(ConfigSource(options, None, NoEvents(), Recorder()).first())
 
@@ -303,7 +305,7 @@ def test_a_directory_that_is_not_mounted_is_named(tmp_path: Path) -> None:
 
 
 def test_the_label_chooses_and_its_moves_are_followed(
-    kubernetes: Kubernetes, configs: ConfigMap, labelled: AgentOptions
+    kubernetes: Kubernetes, configs: ConfigMap, labelled: StartupOptions
 ) -> None:
     set_label(kubernetes, "a")
 
@@ -318,7 +320,7 @@ def test_the_label_chooses_and_its_moves_are_followed(
 
 
 def test_a_move_to_an_equal_configuration_is_told_too(
-    kubernetes: Kubernetes, configs: ConfigMap, labelled: AgentOptions
+    kubernetes: Kubernetes, configs: ConfigMap, labelled: StartupOptions
 ) -> None:
     configs.update(a="same", b="same", c="other")
     set_label(kubernetes, "a")
@@ -334,7 +336,7 @@ def test_a_move_to_an_equal_configuration_is_told_too(
 
 
 def test_a_label_that_names_nothing_keeps_the_last_good_one_and_is_told_of(
-    kubernetes: Kubernetes, configs: ConfigMap, labelled: AgentOptions
+    kubernetes: Kubernetes, configs: ConfigMap, labelled: StartupOptions
 ) -> None:
     set_label(kubernetes, "a")
 
@@ -354,7 +356,7 @@ def test_a_label_that_names_nothing_keeps_the_last_good_one_and_is_told_of(
 
 
 def test_at_start_a_label_that_names_nothing_ends_the_agent(
-    kubernetes: Kubernetes, labelled: AgentOptions
+    kubernetes: Kubernetes, labelled: StartupOptions
 ) -> None:
     set_label(kubernetes, "typo")
 
@@ -368,7 +370,7 @@ def test_at_start_a_label_that_names_nothing_ends_the_agent(
 def test_an_api_server_that_is_away_at_start_means_the_default_until_it_is_back(
     kubernetes: Kubernetes, configs: ConfigMap, tmp_path: Path
 ) -> None:
-    options = AgentOptions(
+    options = StartupOptions(
         config_dir=configs.directory,
         node_name="n1",
         kubeconfig=kubernetes.kubeconfig(tmp_path / "kubeconfig"),
@@ -386,7 +388,7 @@ def test_an_api_server_that_is_away_at_start_means_the_default_until_it_is_back(
 
 
 def test_without_a_default_the_agent_waits_for_the_api_server(
-    kubernetes: Kubernetes, configs: ConfigMap, labelled: AgentOptions
+    kubernetes: Kubernetes, configs: ConfigMap, labelled: StartupOptions
 ) -> None:
     set_label(kubernetes, "b")
     kubernetes.refuse_with = 503
@@ -402,7 +404,7 @@ def test_without_a_default_the_agent_waits_for_the_api_server(
 def test_a_label_that_goes_away_gives_the_default_its_turn(
     kubernetes: Kubernetes, configs: ConfigMap, tmp_path: Path
 ) -> None:
-    options = AgentOptions(
+    options = StartupOptions(
         config_dir=configs.directory,
         node_name="n1",
         kubeconfig=kubernetes.kubeconfig(tmp_path / "kubeconfig"),
@@ -426,8 +428,8 @@ def test_a_label_that_goes_away_gives_the_default_its_turn(
 
 def test_a_node_without_credentials_goes_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert api_server(AgentOptions()) is None
-    assert api_server(AgentOptions(node_name="n1")) is None
+    assert api_server(StartupOptions()) is None
+    assert api_server(StartupOptions(node_name="n1")) is None
 
 
 def test_a_label_cannot_be_read_without_credentials(
@@ -435,4 +437,4 @@ def test_a_label_cannot_be_read_without_credentials(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match=r"node-name: 'n1'.*set kubeconfig"):
-        api_server(AgentOptions(node_name="n1", config_dir=tmp_path))
+        api_server(StartupOptions(node_name="n1", config_dir=tmp_path))

@@ -13,11 +13,11 @@ from gpuslice.agent.labelling import Labelling
 from gpuslice.agent.node_health import NodeHealth
 from gpuslice.agent.plan import Node, plan_resources
 from gpuslice.agent.resource import PlannedResource
-from gpuslice.config.options import AgentOptions
 from gpuslice.config.settings import ContainerSettings, DeviceList, Settings
+from gpuslice.config.startup_options import StartupOptions
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.visible import Host
-from gpuslice.kubelet.service import Refused
+from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.labels.errors import NodeUnreadable
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.gpu import Gpu
@@ -57,7 +57,7 @@ def test_what_cdi_does_not_describe_is_unhealthy_and_refused(
 
 def test_labels_stay_as_they_are_while_the_driver_is_away() -> None:
     async def look() -> None:
-        labelling = Labelling(AgentOptions(), None, Driver())
+        labelling = Labelling(StartupOptions(), None, Driver())
         labelling.describe(Assembled(Settings(), NODE, catalogue(GPUS, Rules()), {}))
         await labelling._labels()
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from gpuslice.cli.goflags import FlagError
 from gpuslice.cli.nvidia import FLAGS, flags_of, usage
 from gpuslice.config.option import Kind, Option
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.option_table import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "nvidia-device-plugin"
 SWITCHES = [option for option in OPTIONS if option.kind is Kind.SWITCH]

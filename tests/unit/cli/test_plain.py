@@ -17,7 +17,7 @@ from gpuslice.cli.plain import plain_flags
 from gpuslice.cli.switches import SwitchCommand
 from gpuslice.cli.typed import takes
 from gpuslice.config.option import Kind
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.option_table import OPTIONS
 
 PROGRAM = Path(sys.executable).parent / "gpuslice"
 

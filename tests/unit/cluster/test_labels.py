@@ -10,8 +10,8 @@ import pytest
 from gpuslice.cluster.client import connect
 from gpuslice.cluster.labels import ClusterLabels
 from gpuslice.labels.errors import PublishError
-from gpuslice.labels.objects import Owner, node_feature
-from gpuslice.labels.publish import NodeLabels
+from gpuslice.labels.node_feature import Owner, node_feature
+from gpuslice.labels.publishers import NodeLabels
 
 from .kubernetes import Kubernetes
 

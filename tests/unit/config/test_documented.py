@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.config.file import ConfigFile
-from gpuslice.config.keys import all_paths
+from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
 from gpuslice.config.option import Option
-from gpuslice.config.sayings import hear
-from gpuslice.config.table import OPTIONS
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import collect_options
+from gpuslice.config.unknown_keys import all_paths
 
 TEXT = (Path(__file__).parents[3] / "docs" / "configuration.md").read_text()
 EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
@@ -46,4 +46,4 @@ def test_every_key_of_the_file_stands_in_the_layout() -> None:
 def test_every_example_is_a_file_that_loads_without_a_warning(example: str, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(example)
-    assert load_settings(hear({}, {}, OPTIONS), None, file).warnings == ()
+    assert load_settings(collect_options({}, {}, OPTIONS), None, file).warnings == ()

@@ -10,9 +10,9 @@ import pytest
 from gpuslice.cli import gpushare, nvidia
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
-from gpuslice.config.sayings import hear
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import collect_options
 from gpuslice.config.settings import HealthSettings, Nested, Settings
-from gpuslice.config.table import OPTIONS
 from gpuslice.slicing.rules import ALL, Selection
 from gpuslice.slicing.units import MemoryUnit
 
@@ -34,7 +34,7 @@ def load(tmp_path: Path) -> Load:
             path = tmp_path / "config.yaml"
             path.write_text(yaml)
         texts = {name.replace("_", "-"): text for name, text in flags.items()}
-        return load_settings(hear(texts, env or {}, OPTIONS), defaults, path)
+        return load_settings(collect_options(texts, env or {}, OPTIONS), defaults, path)
 
     return load
 

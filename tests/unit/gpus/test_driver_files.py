@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import Link, char_devices, drm_nodes
 from gpuslice.gpus.driver_files import find_driver_files, seen_dev_root, seen_driver_root
-from gpuslice.gpus.tree import Tree
 from tests.unit.gpus.elf_files import library
 
 VERSION = "570.124.06"

@@ -11,7 +11,7 @@ from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
 from gpuslice.inject.nested import gpu_env, nested
 from gpuslice.inject.visible import Host
 from gpuslice.kubelet.answer import ContainerAnswer, Mount
-from gpuslice.slicing.allotment import apply_allotment, parse_allotment
+from gpuslice.slicing.allocated_devices import apply_allotment, parse_allotment
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.gpu import Gpu
 from tests.unit.slicing.strategies import nodes

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from gpuslice.config.settings import ContainerSettings, MemorySettings, Settings
-from gpuslice.gpus.features import NodeFacts
+from gpuslice.gpus.node_facts import NodeFacts
 from gpuslice.labels.labels import labels_of
 from gpuslice.slicing.catalogue import Catalogue, catalogue
 from gpuslice.slicing.errors import SlicingError

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpuslice.labels.options import PUBLISHING_OPTIONS
+from gpuslice.labels.label_options import PUBLISHING_OPTIONS
 from gpuslice.slicing.rules import ALL, MigStrategy, Rules
 
 from .nodes import A100, SMALL, T4, cut, labels, several

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.gpus.features import Vgpu, read_facts, vgpu_of
+from gpuslice.gpus.node_facts import Vgpu, read_facts, vgpu_of
 
 from .nodes import T4
 

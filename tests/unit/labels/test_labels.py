@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuslice.gpus.features import NodeFacts, Vgpu
+from gpuslice.gpus.node_facts import NodeFacts, Vgpu
 from gpuslice.gpus.nvml import Fabric
 from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, Selection, SharingStrategy
 

@@ -9,7 +9,7 @@ from gpuslice.slicing.catalogue import Catalogue, DeviceOffer, catalogue
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.errors import NothingToOffer, SlicingError, TooManyDevices
 from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.naming import profile_name
 from gpuslice.slicing.rules import (
     ALL,

@@ -6,7 +6,7 @@ from gpuslice.kubelet.wire import UNHEALTHY, device_list
 from gpuslice.slicing.errors import TooManyDevices
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.ids import IdStyle, split_unit_id
-from gpuslice.slicing.message import MESSAGE_LIMIT_BYTES
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.offer import Offer, cut, message_bytes
 from gpuslice.slicing.units import MemoryUnit
 

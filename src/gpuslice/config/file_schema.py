@@ -1,0 +1,148 @@
+"""The configuration file: NVIDIA's v1 layout with gpuslice's `sharing.memory` and more."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import msgspec
+from msgspec import field
+
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.type_errors import explain
+from gpuslice.config.unknown_keys import without_unknown
+from gpuslice.config.yaml_document import read_document
+
+
+class _Section(msgspec.Struct, frozen=True, rename="camel"):
+    """A key that nobody wrote is None, so that the next source is asked."""
+
+
+class PluginFlags(_Section, frozen=True):
+    pass_device_specs: bool | None = None
+    device_list_strategy: str | tuple[str, ...] | None = None
+    device_id_strategy: str | None = field(name="deviceIDStrategy", default=None)
+    cdi_annotation_prefix: str | None = None
+    nvidia_ctk_path: str | None = field(name="nvidiaCTKPath", default=None)
+    container_driver_root: str | None = None
+    shared_devices_allocation_policy: str | None = None
+
+
+class GfdFlags(_Section, frozen=True):
+    oneshot: bool | None = None
+    no_timestamp: bool | None = None
+    sleep_interval: str | int | float | None = None
+    output_file: str | None = None
+    machine_type_file: str | None = None
+
+
+class Flags(_Section, frozen=True):
+    mig_strategy: str | None = None
+    fail_on_init_error: bool | None = None
+    mps_root: str | None = None
+    nvidia_driver_root: str | None = None
+    nvidia_dev_root: str | None = None
+    gdrcopy_enabled: bool | None = None
+    gds_enabled: bool | None = None
+    mofed_enabled: bool | None = None
+    use_node_feature_api: bool | None = field(name="useNodeFeatureAPI", default=None)
+    device_discovery_strategy: str | None = None
+    # YAML reads a bare `off` as false.
+    nested: str | bool | None = None
+    nested_env: str | None = None
+    nested_dir: str | None = None
+    plugin: PluginFlags = PluginFlags()
+    gfd: GfdFlags = GfdFlags()
+
+
+class NamedDevices(_Section, frozen=True):
+    pattern: str | None = None
+    name: str | None = None
+    # YAML reads a bare `off` as false.
+    nested: str | bool | None = None
+
+
+class Resources(_Section, frozen=True):
+    gpus: tuple[NamedDevices, ...] = ()
+    mig: tuple[NamedDevices, ...] = ()
+
+
+class Mps(_Section, frozen=True):
+    pipe_directory: str | None = None
+    # YAML reads a bare `off` as false.
+    check: str | bool | None = None
+
+
+class MemorySharing(_Section, frozen=True):
+    resource: str | None = None
+    devices: str | int | tuple[str | int, ...] | None = None
+    # A number alone is refused with the units there are.
+    unit: str | int | float | None = None
+    reserve: str | int | float | None = None
+    threads: str | None = None
+    mps: Mps = Mps()
+
+
+class ReplicatedResource(_Section, frozen=True):
+    name: str | None = None
+    rename: str | None = None
+    devices: str | int | tuple[str | int, ...] = "all"
+    replicas: int | None = None
+    nested: str | bool | None = None
+
+
+class ReplicatedResources(_Section, frozen=True):
+    rename_by_default: bool = False
+    fail_requests_greater_than_one: bool | None = None
+    resources: tuple[ReplicatedResource, ...] = ()
+
+
+class LimitedResources(ReplicatedResources, frozen=True):
+    reserve: str | int | float | None = None
+
+
+class Sharing(_Section, frozen=True):
+    memory: MemorySharing | None = None
+    time_slicing: ReplicatedResources | None = None
+    mps: LimitedResources | None = None
+
+
+class Imex(_Section, frozen=True):
+    channel_ids: tuple[int, ...] | None = field(name="channelIDs", default=None)
+    required: bool | None = None
+
+
+class Health(_Section, frozen=True):
+    enabled: bool | None = None
+
+
+class ConfigFile(_Section, frozen=True):
+    version: str | int | float = "v1"
+    flags: Flags = Flags()
+    resources: Resources = Resources()
+    sharing: Sharing = Sharing()
+    imex: Imex = Imex()
+    health: Health = Health()
+
+
+def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
+    """The file, and the unknown keys that a lenient reader passes over."""
+    try:
+        document, unknown = without_unknown(read_document(path), ConfigFile)
+    except RecursionError as error:
+        raise ConfigError("config-file", str(path), "a part of it contains itself") from error
+    if unknown and not lenient:
+        raise ConfigError("config-file", str(path), "; ".join(unknown))
+    try:
+        file = msgspec.convert(document, ConfigFile)
+    except msgspec.ValidationError as error:
+        raise explain(error, document, ConfigFile, path) from error
+    if file.version not in ("", "v1"):
+        raise ConfigError("version", file.version, "unknown version; write v1")
+    return file, unknown
+
+
+def is_key(field: str) -> bool:
+    """Whether this names a place of the file, as `sharing.mps.resources[0].name` does."""
+    top = re.split(r"[.\[]", field, maxsplit=1)[0]
+    return any(top == section.encode_name for section in msgspec.structs.fields(ConfigFile))

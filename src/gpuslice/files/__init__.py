@@ -1,0 +1,1 @@
+"""Files that other processes read, write or replace while we use them."""

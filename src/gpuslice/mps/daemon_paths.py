@@ -1,0 +1,57 @@
+"""Where the daemon of a resource and its clients meet, by NVIDIA's names."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+# The host's MPS root under the name that the agent, the daemons and all containers have for it.
+ROOT = Path("/mps")
+
+_PIPE = "pipe"
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonPaths:
+    """The files of one resource. Its name has a slash, so they lie two levels below the root."""
+
+    resource: str
+    root: Path = ROOT
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.resource
+
+    @property
+    def pipe(self) -> Path:
+        return self.directory / _PIPE
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def started(self) -> Path:
+        """Exists while a daemon of ours runs or starts; names its GPUs, one a line."""
+        return self.directory / ".started"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.pipe / "nvidia-cuda-mps-control.pid"
+
+
+def ready_file(root: Path) -> Path:
+    """Exists while every daemon answers."""
+    return root / ".ready"
+
+
+def shm_directory(root: Path) -> Path:
+    return root / "shm"
+
+
+def resource_of(pipe_directory: str) -> str | None:
+    """The resource whose daemon listens there; None if that is no place of a resource."""
+    path = Path(pipe_directory)
+    if path.name != _PIPE or not path.is_relative_to(ROOT):
+        return None
+    return str(path.parent.relative_to(ROOT))

@@ -1,0 +1,92 @@
+"""The process of an MPS control daemon: whether it lives, and how it is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuslice.mps.control import PROGRAM
+from gpuslice.mps.daemon_paths import DaemonPaths
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+_GONE_SECONDS = 5.0
+# Of a program's name, as the kernel keeps it.
+_COMM_LENGTH = 15
+_ENDED = ("Z", "X")
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    pid: int
+    # Tells it from a later process of the same number.
+    started_ticks: int
+    # Whether it has this place in its environment. A daemon of the host knows another path, and a
+    # number in an old file may be that of any daemon by now.
+    listens_here: bool
+
+
+def find_process(place: DaemonPaths) -> Process | None:
+    """The daemon that the place's file names, if it lives."""
+    try:
+        pid = int(place.pid_file.read_text())
+        proc = Path(f"/proc/{pid}")
+        if not (proc / "comm").read_text().startswith(PROGRAM[:_COMM_LENGTH]):
+            return None
+        state, started_ticks = _state(pid)
+        variables = (proc / "environ").read_bytes().split(b"\0")
+    except (OSError, ValueError):
+        return None
+    if state in _ENDED:
+        return None
+    return Process(
+        pid, started_ticks, f"CUDA_MPS_PIPE_DIRECTORY={place.pipe}".encode() in variables
+    )
+
+
+def has_ended(process: Process) -> bool:
+    """Also reaps it: the first process of a container is the parent of those that lost theirs."""
+    try:
+        state, started_ticks = _state(process.pid)
+    except (OSError, ValueError):
+        return True
+    if started_ticks != process.started_ticks:
+        return True
+    if state in _ENDED:
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(process.pid, os.WNOHANG)
+        return True
+    return False
+
+
+async def end_process(process: Process) -> None:
+    """Waits for the end of a daemon that was told to quit, and helps if it does not come."""
+    if not process.listens_here or await _ends(process):
+        return
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process.pid, signal.SIGKILL)
+    if not await _ends(process):
+        log.error("an MPS daemon cannot be ended", pid=process.pid, remedy="look at the driver")
+
+
+async def _ends(process: Process) -> bool:
+    clock = asyncio.get_running_loop().time
+    deadline = clock() + _GONE_SECONDS
+    while not has_ended(process):
+        if clock() > deadline:
+            return False
+        await asyncio.sleep(0.05)
+    return True
+
+
+def _state(pid: int) -> tuple[str, int]:
+    """State and time of start: fields 3 and 22 of proc_pid_stat(5), behind the name."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    if len(fields) < 20:
+        raise ValueError("no state")
+    return fields[0], int(fields[19])

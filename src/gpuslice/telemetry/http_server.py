@@ -1,0 +1,142 @@
+"""A small HTTP server for the kubelet's probes and for Prometheus."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from gpuslice.config.errors import ConfigError
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics, NoMetrics, Recorder
+
+if TYPE_CHECKING:
+    from gpuslice.telemetry.prometheus import Exposition
+
+log = Logger(__name__)
+
+_PLAIN = "text/plain; charset=utf-8"
+_LONGEST_REQUEST = 16 * 1024
+# A reader that is slower than this holds a connection for nothing.
+_PATIENCE_SECONDS = 10.0
+
+
+@contextlib.asynccontextmanager
+async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
+    """Metrics that are served at `host:port` meanwhile; at no address, metrics nobody counts.
+
+    Raises ConfigError if the address cannot be used.
+    """
+    if not address:
+        yield NoMetrics()
+        return
+    host, port = parse_address(address)
+    # Imported here: an agent without metrics does without the library's memory.
+    from gpuslice.telemetry.prometheus import Exposition
+
+    recorder = Recorder()
+    pages = _Pages(recorder, Exposition(recorder))
+    try:
+        server = await asyncio.start_server(pages.serve, host, port, limit=_LONGEST_REQUEST)
+    except (OSError, UnicodeError) as error:  # a host name that no resolver would take
+        reason = getattr(error, "strerror", None) or error
+        remedy = f"it cannot be listened on ({reason}); choose a free one"
+        raise ConfigError("metrics-address", address, remedy) from error
+    log.info("serving metrics and probes", address=address)
+    try:
+        yield recorder
+    finally:
+        server.close()
+        pages.end()
+
+
+def parse_address(text: str) -> tuple[str | None, int]:
+    """`host:port`; without a host (None) every interface is meant. IPv6 goes in brackets."""
+    match = re.fullmatch(
+        r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", text
+    )
+    if match is None or int(match["port"]) > 65535:
+        raise ConfigError("metrics-address", text, "use host:port or :port, as in :9400")
+    return match["six"] or match["host"] or None, int(match["port"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    status: HTTPStatus
+    body: bytes
+    content_type: str = _PLAIN
+
+
+class _Pages:
+    def __init__(self, recorder: Recorder, exposition: Exposition) -> None:
+        self._recorder = recorder
+        self._exposition = exposition
+        self._open: set[asyncio.StreamWriter] = set()
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """One request per connection: readers come every few seconds at most."""
+        self._open.add(writer)
+        # A reader that goes away or is too slow is no concern of the agent.
+        with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
+            async with asyncio.timeout(_PATIENCE_SECONDS):
+                try:
+                    head = await reader.readuntil(b"\r\n\r\n")
+                except asyncio.LimitOverrunError:
+                    head = b""
+                method, path, accept = _parse(head)
+                page = self._page(method, path, accept)
+                writer.write(_response(page, with_body=method != "HEAD"))
+                await writer.drain()
+        self._open.discard(writer)
+        writer.close()
+
+    def end(self) -> None:
+        for writer in self._open:
+            writer.close()
+
+    def _page(self, method: str, path: str, accept: str) -> _Page:
+        if not method:
+            return _Page(HTTPStatus.BAD_REQUEST, b"this is not HTTP\n")
+        if method not in ("GET", "HEAD"):
+            return _Page(HTTPStatus.METHOD_NOT_ALLOWED, b"use GET\n")
+        match path:
+            case "/metrics":
+                return _Page(HTTPStatus.OK, *self._exposition.render(accept))
+            case "/healthz":
+                # That there is an answer is the answer: it comes from the agent's own loop.
+                return _Page(HTTPStatus.OK, b"ok\n")
+            case "/readyz":
+                problem = self._recorder.why_not_ready()
+                if problem is None:
+                    return _Page(HTTPStatus.OK, b"ok\n")
+                return _Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{problem}\n".encode())
+            case _:
+                return _Page(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
+
+
+def _parse(head: bytes) -> tuple[str, str, str]:
+    """Method, path and Accept; empty ones if this is no request."""
+    first, *fields = head.decode("latin-1").split("\r\n")
+    match = re.fullmatch(r"([A-Z]+) ([^ ?]+)(?:\?[^ ]*)? HTTP/1\.[01]", first)
+    if match is None:
+        return "", "", ""
+    accept = ""
+    for field in fields:
+        name, _, value = field.partition(":")
+        if name.lower() == "accept":
+            accept = value.strip()
+    return match[1], match[2], accept
+
+
+def _response(page: _Page, *, with_body: bool) -> bytes:
+    head = (
+        f"HTTP/1.1 {page.status.value} {page.status.phrase}\r\n"
+        f"Content-Type: {page.content_type}\r\n"
+        f"Content-Length: {len(page.body)}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + (page.body if with_body else b"")

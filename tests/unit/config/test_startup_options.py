@@ -1,0 +1,91 @@
+"""How the agent finds its settings: options that no file can hold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuslice.config.config_choice import Fallback
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.option_values import collect_options
+from gpuslice.config.startup_options import LabelsMode, StartupOptions, startup_options
+
+
+def options(**environment: str) -> StartupOptions:
+    return startup_options(collect_options({}, environment, OPTIONS))
+
+
+def test_an_agent_needs_none_of_them() -> None:
+    assert options() == StartupOptions()
+    assert StartupOptions().node_label == "nvidia.com/device-plugin.config"
+
+
+def test_every_variable_is_heard() -> None:
+    assert options(
+        NODE_NAME="node-1",
+        POD_NAME="agent-x",
+        NODE_LABEL="example.com/config",
+        CONFIG_FILE_SRCDIR="/available-configs",
+        DEFAULT_CONFIG="any",
+        FALLBACK_STRATEGIES="named,single,empty",
+        KUBECONFIG="/kube",
+        GPUSLICE_METRICS_ADDRESS=":9400",
+        GPUSLICE_LABELS="node-feature",
+    ) == StartupOptions(
+        config_dir=Path("/available-configs"),
+        node_name="node-1",
+        pod_name="agent-x",
+        node_label="example.com/config",
+        default_config="any",
+        fallbacks=(Fallback.NAMED, Fallback.SINGLE, Fallback.EMPTY),
+        kubeconfig=Path("/kube"),
+        metrics_address=":9400",
+        labels=LabelsMode.NODE_FEATURE,
+    )
+    assert options(CONFIG_FILE="/c.yaml").config_file == Path("/c.yaml")
+
+
+def test_a_flag_wins_over_its_variable() -> None:
+    given = collect_options({"node-name": "a"}, {"NODE_NAME": "b", "CONFIG_FILE": "/c"}, OPTIONS)
+    assert startup_options(given).node_name == "a"
+    assert startup_options(given).config_file == Path("/c")
+
+
+@pytest.mark.parametrize("address", [":9400", "0.0.0.0:9400", "[::1]:9400", "localhost:0"])
+def test_a_metrics_address_is_a_host_and_a_port(address: str) -> None:
+    assert options(GPUSLICE_METRICS_ADDRESS=address).metrics_address == address
+
+
+@pytest.mark.parametrize(
+    ("environment", "because"),
+    [
+        ({"GPUSLICE_METRICS_ADDRESS": "9400"}, "^GPUSLICE_METRICS_ADDRESS: '9400' .*use host:port"),
+        (
+            {"GPUSLICE_METRICS_ADDRESS": ":99999"},
+            "^GPUSLICE_METRICS_ADDRESS: ':99999' .*use host:port",
+        ),
+        ({"GPUSLICE_METRICS_ADDRESS": "::1:80"}, "^GPUSLICE_METRICS_ADDRESS"),
+        ({"FALLBACK_STRATEGIES": "first"}, "FALLBACK_STRATEGIES: 'first' .*named, single, empty"),
+        ({"GPUSLICE_LABELS": "yes"}, "GPUSLICE_LABELS: 'yes' .*off, file, node-feature, node"),
+        ({"GPUSLICE_LABELS": "node"}, "^GPUSLICE_LABELS: 'node' .*give node-name too"),
+        (
+            {"CONFIG_FILE": "/c", "CONFIG_FILE_SRCDIR": "/d"},
+            r"^CONFIG_FILE: '/c' .*chosen from /d \(config-file-srcdir\); give only one",
+        ),
+    ],
+)
+def test_wrong_options_are_refused(environment: dict[str, str], because: str) -> None:
+    with pytest.raises(ConfigError, match=because):
+        options(**environment)
+
+
+def test_a_wrong_flag_is_told_by_its_own_name() -> None:
+    with pytest.raises(ConfigError, match=r"^metrics-address: '9400' .*use host:port"):
+        startup_options(collect_options({"metrics-address": "9400"}, {}, OPTIONS))
+
+
+def test_a_label_must_be_named_where_it_chooses() -> None:
+    with pytest.raises(ConfigError, match=r"node-label: '' .*name the label"):
+        StartupOptions(config_dir=Path("/d"), node_name="n", node_label="")

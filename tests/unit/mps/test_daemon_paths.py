@@ -1,0 +1,44 @@
+"""Files of MPS, by the names that NVIDIA's programs and containers know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuslice.mps.daemon_paths import DaemonPaths, resource_of
+from gpuslice.mps.shm import is_mounted, size_kib
+
+MOUNTINFO = """\
+22 1 8:1 / / rw,relatime - ext4 /dev/root rw
+30 22 0:43 / /mps/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw
+"""
+
+
+def test_places_are_nvidias() -> None:
+    place = DaemonPaths("nvidia.com/gpu.shared")
+    assert str(place.pipe) == "/mps/nvidia.com/gpu.shared/pipe"
+    assert str(place.log) == "/mps/nvidia.com/gpu.shared/log"
+    assert str(place.started) == "/mps/nvidia.com/gpu.shared/.started"
+
+
+@pytest.mark.parametrize(
+    ("pipe", "resource"),
+    [
+        ("/mps/nvidia.com/gpu/pipe", "nvidia.com/gpu"),
+        ("/run/nvidia-mps", None),
+        ("/mps/nvidia.com/gpu/log", None),
+    ],
+)
+def test_a_pipe_directory_tells_its_resource(pipe: str, resource: str | None) -> None:
+    assert resource_of(pipe) == resource
+
+
+def test_a_mount_is_told_from_a_directory() -> None:
+    assert is_mounted(Path("/mps/shm"), MOUNTINFO)
+    assert not is_mounted(Path("/mps"), MOUNTINFO)
+
+
+def test_shared_memory_is_half_of_the_memory() -> None:
+    assert size_kib("MemTotal:       24682416 kB\nMemFree: 1 kB\n") == 12341208
+    assert size_kib("nothing") == 65536

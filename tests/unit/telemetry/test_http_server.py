@@ -1,0 +1,232 @@
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gpuslice.config.errors import ConfigError
+from gpuslice.telemetry.http_server import metrics_at, parse_address
+from gpuslice.telemetry.metrics import Metrics, NoMetrics
+from tests.surroundings import free_address
+
+
+@dataclass(frozen=True)
+class Answer:
+    status: int
+    content_type: str
+    text: str
+
+
+def ask(tell: Callable[[Metrics], None], path: str, **headers: str) -> Answer:
+    """What a reader gets from an agent that was told something."""
+
+    direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+    def get(url: str) -> Answer:
+        try:
+            with direct.open(urllib.request.Request(url, headers=headers)) as found:
+                return Answer(found.status, found.headers["Content-Type"], found.read().decode())
+        except urllib.error.HTTPError as error:
+            with error:
+                return Answer(error.code, error.headers["Content-Type"], error.read().decode())
+
+    async def main() -> Answer:
+        address = free_address()
+        async with metrics_at(address) as metrics:
+            tell(metrics)
+            return await asyncio.to_thread(get, f"http://{address}{path}")
+
+    return asyncio.run(main())
+
+
+def samples(answer: Answer) -> dict[tuple[str, ...], float]:
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(answer.text)
+        for sample in family.samples
+        if sample.name.startswith("gpuslice_")
+    }
+
+
+def busy(metrics: Metrics) -> None:
+    metrics.reloaded(True)
+    metrics.devices("nvidia.com/gpu", 3, 1)
+    metrics.registered("nvidia.com/gpu", True)
+    metrics.allocated("nvidia.com/gpu", True)
+    metrics.allocated("nvidia.com/gpu", True)
+    metrics.allocated("nvidia.com/gpu", False)
+    metrics.gpu("GPU-1", 0, True)
+    metrics.gpu("GPU-2", 1, False)
+
+
+def test_prometheus_reads_everything_an_agent_was_told() -> None:
+    answer = ask(busy, "/metrics")
+    assert answer.status == 200
+    found = samples(answer)
+    assert found["gpuslice_config_last_reload_success_timestamp_seconds",] > 1.7e9
+    assert {key: value for key, value in found.items() if "_seconds" not in key[0]} == {
+        next(key for key in found if key[0] == "gpuslice_build_info"): 1,
+        ("gpuslice_config_reloads_total", "ok"): 1,
+        ("gpuslice_config_reloads_total", "error"): 0,
+        ("gpuslice_config_last_reload_success",): 1,
+        ("gpuslice_devices", "healthy", "nvidia.com/gpu"): 3,
+        ("gpuslice_devices", "unhealthy", "nvidia.com/gpu"): 1,
+        ("gpuslice_registered", "nvidia.com/gpu"): 1,
+        ("gpuslice_allocations_total", "nvidia.com/gpu", "ok"): 2,
+        ("gpuslice_allocations_total", "nvidia.com/gpu", "error"): 1,
+        ("gpuslice_gpu_healthy", "0", "GPU-1"): 1,
+        ("gpuslice_gpu_healthy", "1", "GPU-2"): 0,
+    }
+
+
+def test_openmetrics_is_spoken_to_who_prefers_it() -> None:
+    answer = ask(busy, "/metrics", Accept="application/openmetrics-text;version=1.0.0")
+    assert answer.content_type.startswith("application/openmetrics-text")
+    assert answer.text.endswith("# EOF\n")
+
+
+def test_what_is_no_longer_offered_is_no_longer_shown_but_stays_counted() -> None:
+    def tell(metrics: Metrics) -> None:
+        busy(metrics)
+        metrics.forget("nvidia.com/gpu")
+        metrics.forget_gpu("GPU-1")
+        metrics.forget_gpu("GPU-2")
+
+    names = {key[0] for key in samples(ask(tell, "/metrics"))}
+    assert "gpuslice_allocations_total" in names
+    assert names.isdisjoint({"gpuslice_devices", "gpuslice_registered", "gpuslice_gpu_healthy"})
+
+
+@pytest.mark.parametrize(
+    ("tell", "reason"),
+    [
+        (lambda metrics: metrics.reloaded(False), "the last good one is in force"),
+        (
+            lambda metrics: metrics.devices("nvidia.com/mig-1g.5gb", 7, 0),
+            "not registered with the kubelet: nvidia.com/mig-1g.5gb",
+        ),
+        (
+            lambda metrics: metrics.registered("nvidia.com/gpu", False),
+            "not registered with the kubelet: nvidia.com/gpu",
+        ),
+    ],
+)
+def test_an_agent_that_is_no_longer_ready_says_why(
+    tell: Callable[[Metrics], None], reason: str
+) -> None:
+    def then(metrics: Metrics) -> None:
+        busy(metrics)
+        tell(metrics)
+
+    answer = ask(then, "/readyz")
+    assert answer.status == 503
+    assert reason in answer.text
+
+
+def test_an_agent_is_not_ready_before_it_has_read_its_configuration() -> None:
+    answer = ask(lambda metrics: None, "/readyz")
+    assert (answer.status, answer.text) == (503, "the configuration was not read yet\n")
+
+
+def test_an_agent_is_ready_once_the_kubelet_knows_its_resources() -> None:
+    assert ask(busy, "/readyz").status == 200
+
+
+def test_a_node_without_gpus_is_ready() -> None:
+    assert ask(lambda metrics: metrics.reloaded(True), "/readyz").status == 200
+
+
+def test_an_agent_that_runs_is_alive_whatever_else_is_wrong() -> None:
+    assert ask(lambda metrics: metrics.reloaded(False), "/healthz").status == 200
+
+
+def test_other_pages_are_not_there_and_parameters_do_not_matter() -> None:
+    assert ask(busy, "/").status == 404
+    assert ask(busy, "/healthz?verbose=1").status == 200
+
+
+@pytest.mark.parametrize(
+    ("request_line", "status"),
+    [
+        (b"HEAD /healthz HTTP/1.1\r\n\r\n", 200),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", 405),
+        (b"hello\r\n\r\n", 400),
+        (b"\xff\x00\r\n\r\n", 400),
+        (b"GET /" + b"x" * 100_000, 400),
+    ],
+)
+def test_strange_readers_get_an_answer_and_do_no_harm(request_line: bytes, status: int) -> None:
+    async def main() -> bytes:
+        address = free_address()
+        async with metrics_at(address):
+            reader, writer = await asyncio.open_connection(*address.split(":"))
+            writer.write(request_line)
+            head = await reader.readline()
+            writer.close()
+            return head
+
+    assert re.match(rb"HTTP/1.1 (\d+)", asyncio.run(main()))[1] == str(status).encode()  # type: ignore[index]
+
+
+def test_a_reader_that_stays_connected_does_not_keep_the_agent_from_ending() -> None:
+    async def main() -> None:
+        address = free_address()
+        async with metrics_at(address):
+            _, writer = await asyncio.open_connection(*address.split(":"))
+            await asyncio.sleep(0.05)
+        writer.close()
+
+    asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_an_address_in_use_is_named() -> None:
+    async def main(address: str) -> None:
+        async with metrics_at(address), metrics_at(address):
+            raise AssertionError
+
+    with pytest.raises(ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*choose a free one"):
+        asyncio.run(main(free_address()))
+
+
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        (":9400", (None, 9400)),
+        ("0.0.0.0:9400", ("0.0.0.0", 9400)),
+        ("[::1]:9400", ("::1", 9400)),
+        ("localhost:9400", ("localhost", 9400)),
+    ],
+)
+def test_addresses_are_hosts_and_ports(text: str, address: tuple[str | None, int]) -> None:
+    assert parse_address(text) == address
+
+
+@pytest.mark.parametrize("text", ["9400", "host:", "::1:9400", ":99999", "http://x:1", "[]:1"])
+def test_other_addresses_are_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="use host:port"):
+        parse_address(text)
+
+
+def test_metrics_that_nobody_wants_cost_nothing() -> None:
+    async def main() -> None:
+        async with metrics_at(None) as metrics:
+            assert isinstance(metrics, NoMetrics)
+            busy(metrics)
+            metrics.forget("nvidia.com/gpu")
+            metrics.forget_gpu("GPU-1")
+
+    asyncio.run(main())
+    program = (
+        "import sys, gpuslice.telemetry.http_server, gpuslice.telemetry.metrics\n"
+        "print('prometheus_client' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "False\n", done.stderr
