@@ -12,7 +12,7 @@ from gpuslice.cli.outcome import exit_with_message
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_table import OPTIONS
 from gpuslice.config.option_values import OptionValues, collect_options
-from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
+from gpuslice.config.settings import HealthSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.units import MemoryUnit
@@ -74,7 +74,7 @@ def main() -> None:
 
 # As upstream: a node without GPUs is waited for, and the pipe directory need not be mounted here.
 DEFAULTS = Settings(
-    memory=MemorySettings(mps_check=MpsCheck.AUTO),
+    memory_mps=MemoryMps(check=MpsCheck.AUTO),
     health=HealthSettings(enabled=False),
     fail_on_init_error=False,
 )

@@ -1,4 +1,4 @@
-"""Events about the agent's Node, for people who ask `kubectl describe node`."""
+"""Events of the agent's Node, shown by `kubectl describe node`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
+from gpuslice.codes import Code
 from gpuslice.telemetry.logs import Logger
 
 if TYPE_CHECKING:
@@ -34,11 +35,11 @@ class EventType(Enum):
 
 class Events(Protocol):
     async def record(self, reason: str, message: str, kind: EventType) -> None:
-        """`reason` is one word in CamelCase; a message should read the same when it recurs."""
+        """`reason` is one word in CamelCase; a message must be the same when it recurs."""
 
 
 class NoEvents:
-    """Where no API server listens."""
+    """For programs without an API server."""
 
     async def record(self, reason: str, message: str, kind: EventType) -> None:
         pass
@@ -56,9 +57,9 @@ class NodeEvents:
 async def record(
     api: ApiServer, node: str, reason: str, message: str, kind: EventType = EventType.NORMAL
 ) -> None:
-    """The same event again raises the count of the first, even after a restart of the agent.
+    """An event that recurs increments the count of the first, even after a restart of the agent.
 
-    An event that cannot be written is logged: nothing depends on it.
+    A failure is logged: nothing depends on events.
     """
     message = _fitting(message)
     name = event_name(node, reason, message, kind)
@@ -67,17 +68,22 @@ async def record(
             with api.errors(f"creating event {name!r}"):
                 await api.client.create(_event(node, name, reason, message, kind))
     except ClusterError as error:
-        log.warning("the event was not recorded", event_reason=reason, reason=error)
+        log.warning(
+            Code.EVENT_NOT_RECORDED,
+            "cannot record an event of the node",
+            event_reason=reason,
+            reason=error,
+        )
 
 
 def event_name(node: str, reason: str, message: str, kind: EventType) -> str:
-    """The name is what makes two events the same."""
+    """Equal events have equal names."""
     content = "\0".join((node, reason, message, kind.value)).encode()
     return f"{node[:_LONGEST_STEM].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
 async def _raise_count(api: ApiServer, name: str) -> bool:
-    """Whether there was such an event: the API server forgets them after an hour."""
+    """Whether there is such an event: the API server deletes them after an hour."""
     from lightkube.resources.core_v1 import Event
     from lightkube.types import PatchType
 
@@ -103,7 +109,7 @@ def _event(node: str, name: str, reason: str, message: str, kind: EventType) -> 
     now = _now()
     return Event(
         metadata=ObjectMeta(name=name, namespace=_NAMESPACE),
-        # `kubectl describe node` looks for the name in the place of the uid, as the kubelet writes.
+        # `kubectl describe node` searches by this uid: the kubelet writes the name there, too.
         involvedObject=ObjectReference(apiVersion="v1", kind="Node", name=node, uid=node),
         reason=reason,
         message=message,
@@ -125,7 +131,7 @@ def _fitting(message: str) -> str:
 
 
 def _now() -> datetime.datetime:
-    # The API keeps whole seconds here and refuses anything finer.
+    # The API accepts whole seconds only.
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 

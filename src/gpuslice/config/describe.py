@@ -89,16 +89,16 @@ def _sharing(settings: Settings) -> dict[str, object]:
 
 
 def _memory(settings: Settings) -> dict[str, object]:
-    chosen, memory = settings.rules.memory, settings.memory
-    if chosen is None:
+    memory, mps = settings.rules.memory, settings.memory_mps
+    if memory is None:
         return {"devices": "none"}
     return {
         "resource": memory.resource,
-        "devices": _selection(chosen),
+        "devices": _selection(memory.devices),
         "unit": str(memory.unit),
         "reserve": _size(memory.reserve_mib),
         "threads": memory.threads.value,
-        "mps": {**_if("pipeDirectory", memory.mps_pipe), "check": memory.mps_check.value},
+        "mps": {**_if("pipeDirectory", mps.pipe), "check": mps.check.value},
     }
 
 

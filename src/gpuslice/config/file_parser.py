@@ -16,7 +16,7 @@ from gpuslice.config.file_schema import (
 )
 from gpuslice.config.file_sections import FileSections
 from gpuslice.config.option_values import OptionValue
-from gpuslice.config.settings import LabelSettings, Nested, final_name
+from gpuslice.config.settings import LabelSettings, Nested
 from gpuslice.config.value_parsers import interval_seconds, memory_reserve, resource_name, selection
 from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
 
@@ -126,7 +126,7 @@ def _nested(
 def _check_one_strategy_a_name(
     time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, ...]
 ) -> None:
-    both = {final_name(rule) for rule in time_slicing} & {final_name(rule) for rule in mps}
+    both = {rule.resource for rule in time_slicing} & {rule.resource for rule in mps}
     if both:
         raise ConfigError(
             "sharing.mps",

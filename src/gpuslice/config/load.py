@@ -16,12 +16,12 @@ from gpuslice.config.settings import (
     CdiSettings,
     ContainerSettings,
     DeviceList,
-    MemorySettings,
+    MemoryMps,
     Nested,
     Settings,
 )
 from gpuslice.config.value_parsers import memory_reserve, memory_selection, memory_unit
-from gpuslice.slicing.rules import ALL, DEFAULT_NAME, NameRule, Rules, Selection
+from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules
 
 # Whoever names one of these wants memory to be cut.
 _MEMORY_WISHES = (
@@ -63,11 +63,12 @@ def load_settings(
         said.said("enabled-xids"),
         watch=said.switch("health-checks", base.health.enabled),
     )
-    memory = _memory_devices(said, given, rules, base.rules.memory)
+    mps = _memory_mps(said, base.memory_mps)
+    memory = _memory(said, given, rules, base.rules.memory, limited=mps.pipe is not None)
     settings = replace(
         base,
         rules=_rules(said, rules, base.rules, memory=memory, nested=nested),
-        memory=_memory(said, base.memory),
+        memory_mps=mps,
         containers=_containers(said, base.containers),
         cdi=_cdi(said, base.cdi),
         health=health,
@@ -98,18 +99,41 @@ def _read(
     return file_texts(file, OPTIONS), file_rules(file), unknown
 
 
-def _memory_devices(
-    said: OptionReader, given: OptionValues, file: FileSections, default: Selection | None
-) -> Selection | None:
-    devices = said.said("memory-devices")
+def _memory(
+    said: OptionReader,
+    given: OptionValues,
+    file: FileSections,
+    default: MemoryRule | None,
+    *,
+    limited: bool,
+) -> MemoryRule | None:
+    """None: no memory is sliced."""
+    base = default or MemoryRule()
     wished = file.memory or any(name in given and given[name].text for name in _MEMORY_WISHES)
-    if not wished:
-        return None if file.offers_devices else default
-    return ALL if devices is None else memory_selection(devices)
+    if not wished and (file.offers_devices or default is None):
+        return None
+    devices = said.said("memory-devices")
+    selected = ALL if devices is None else memory_selection(devices)
+    if selected is None:
+        return None
+    unit, reserve = said.said("memory-unit"), said.said("memory-reserve")
+    return MemoryRule(
+        devices=selected if wished else base.devices,
+        resource=said.text("resource", base.resource),
+        unit=base.unit if unit is None else memory_unit(unit),
+        reserve_mib=base.reserve_mib if reserve is None else memory_reserve(reserve),
+        threads=said.choice("threads", base.threads),
+        limited=limited,
+    )
 
 
 def _rules(
-    said: OptionReader, file: FileSections, base: Rules, *, memory: Selection | None, nested: Nested
+    said: OptionReader,
+    file: FileSections,
+    base: Rules,
+    *,
+    memory: MemoryRule | None,
+    nested: Nested,
 ) -> Rules:
     default = NameRule("*", DEFAULT_NAME)
     return replace(
@@ -123,16 +147,11 @@ def _rules(
     )
 
 
-def _memory(said: OptionReader, base: MemorySettings) -> MemorySettings:
-    unit, reserve = said.said("memory-unit"), said.said("memory-reserve")
-    return MemorySettings(
-        resource=said.text("resource", base.resource),
-        unit=base.unit if unit is None else memory_unit(unit),
-        reserve_mib=base.reserve_mib if reserve is None else memory_reserve(reserve),
-        threads=said.choice("threads", base.threads),
-        # An empty directory name is how a flag says "no MPS" against the file.
-        mps_pipe=said.text("mps-pipe", base.mps_pipe or "") or None,
-        mps_check=said.choice("mps-check", base.mps_check),
+def _memory_mps(said: OptionReader, base: MemoryMps) -> MemoryMps:
+    return MemoryMps(
+        # An empty directory name is how a flag turns off the MPS of the file.
+        pipe=said.text("mps-pipe", base.pipe or "") or None,
+        check=said.choice("mps-check", base.check),
     )
 
 
@@ -189,7 +208,7 @@ def _oddities(said: OptionReader, settings: Settings) -> tuple[str, ...]:
         for name in sorted(settings.cdi.disabled_hooks - _CDI_HOOKS)
     ]
     memory = settings.rules.memory
-    if memory is not None and memory.everything and settings.rules.replicas:
+    if memory is not None and memory.devices.everything and settings.rules.replicas:
         odd.append(
             "sharing.memory takes every GPU that is not in MIG mode, so that replicas are left "
             "with MIG alone; name its devices (memory-devices)"
@@ -198,7 +217,7 @@ def _oddities(said: OptionReader, settings: Settings) -> tuple[str, ...]:
         odd.append("mps-pipe has no effect: no memory is cut into units (memory-devices)")
     if memory is not None and settings.nested is Nested.HOST:
         odd.append(
-            f"nested: host does not concern memory units ({settings.memory.resource}): their "
+            f"nested: host does not concern memory units ({memory.resource}): their "
             "containers are told nothing of a nested node. Give such nodes GPUs, MIG devices or "
             "replicas, and leave GPUs for them (memory-devices)"
         )

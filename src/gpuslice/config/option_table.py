@@ -5,12 +5,12 @@ from __future__ import annotations
 from gpuslice.config.option import Kind, Option
 from gpuslice.config.settings import (
     CDI_DIRECTORY,
-    GPUSHARE_RESOURCE,
     KUBELET_SOCKET,
     NESTED_DIRECTORY,
     NESTED_ENV,
 )
 from gpuslice.config.startup_options import NODE_LABEL
+from gpuslice.slicing.rules import GPUSHARE_RESOURCE
 
 MEMORY_OPTIONS = (
     Option(

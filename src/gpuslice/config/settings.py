@@ -10,11 +10,15 @@ from pathlib import Path
 from gpuslice.config.describe import describe
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.validation import check_absolute, check_resource, check_socket
-from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import ALL, MigStrategy, Policy, ReplicaRule, Rules, SharingStrategy
-from gpuslice.slicing.units import GIB, MemoryUnit
+from gpuslice.slicing.rules import (
+    GPUSHARE_RESOURCE,
+    MemoryRule,
+    MigStrategy,
+    Policy,
+    Rules,
+    SharingStrategy,
+)
 
-GPUSHARE_RESOURCE = "aliyun.com/gpu-mem"
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
 NESTED_ENV = "/gpu.env"
@@ -23,7 +27,7 @@ FEATURES_FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
 
 _NVIDIA = "nvidia.com/"
-_MEMORY_OF_ALL_GPUS = Rules(memory=ALL)
+_MEMORY_OF_ALL_GPUS = Rules(memory=MemoryRule())
 
 
 class MpsCheck(Enum):
@@ -65,21 +69,17 @@ class Nested(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySettings:
-    """How memory is cut into units; which GPUs that concerns is a rule of slicing."""
+class MemoryMps:
+    """The MPS control daemon that limits containers to their memory units."""
 
-    resource: str = GPUSHARE_RESOURCE
-    unit: MemoryUnit = GIB
-    reserve_mib: int = 0
-    threads: ThreadShare = ThreadShare.PROPORTIONAL
-    mps_pipe: str | None = None
-    mps_check: MpsCheck = MpsCheck.REQUIRE
+    # Its pipe directory; None: memory is counted and not limited.
+    pipe: str | None = None
+    check: MpsCheck = MpsCheck.REQUIRE
 
     def __post_init__(self) -> None:
-        check_resource("resource", self.resource)
-        if self.mps_pipe is not None:
-            check_absolute("mps-pipe", self.mps_pipe, "it is mounted under the same name")
-            check_socket("mps-pipe", self.mps_pipe, Path(self.mps_pipe) / "control")
+        if self.pipe is not None:
+            check_absolute("mps-pipe", self.pipe, "it is mounted under the same name")
+            check_socket("mps-pipe", self.pipe, Path(self.pipe) / "control")
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ LABEL_DEFAULTS = LabelSettings()
 @dataclass(frozen=True, slots=True)
 class Settings:
     rules: Rules = _MEMORY_OF_ALL_GPUS
-    memory: MemorySettings = MemorySettings()
+    memory_mps: MemoryMps = MemoryMps()
     containers: ContainerSettings = ContainerSettings()
     cdi: CdiSettings = CdiSettings()
     health: HealthSettings = HealthSettings()
@@ -222,10 +222,14 @@ class Settings:
             )
 
     def _check_memory_resource(self) -> None:
-        if self.rules.memory is not None and self.memory.resource in set(_device_resources(self)):
+        memory = self.rules.memory
+        if memory is None:
+            return
+        check_resource("resource", memory.resource)
+        if memory.resource in set(_device_resources(self)):
             raise ConfigError(
                 "resource",
-                self.memory.resource,
+                memory.resource,
                 "devices are offered under this name; choose another one for memory",
             )
 
@@ -236,7 +240,7 @@ class Settings:
         directory = Path(self.kubelet_socket).parent
         resources = list(_device_resources(self))
         if self.rules.memory is not None:
-            resources.append(self.memory.resource)
+            resources.append(self.rules.memory.resource)
         for resource in resources:
             check_socket("kubelet-socket", self.kubelet_socket, directory / socket_name(resource))
 
@@ -250,12 +254,8 @@ def socket_name(resource: str) -> str:
     return f"gpuslice-{resource.replace('/', '_')}.sock"
 
 
-def final_name(rule: ReplicaRule) -> str:
-    return rule.name if rule.rename is None else rule.rename
-
-
 def _device_resources(settings: Settings) -> Iterator[str]:
     """Names under which devices may be offered, as far as they are known without the hardware."""
     rules = settings.rules
     yield from (rule.name for rule in (*rules.gpus, *(rules.mig or ())))
-    yield from (final_name(rule) for rule in rules.replicas)
+    yield from (rule.resource for rule in rules.replicas)

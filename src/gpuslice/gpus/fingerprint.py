@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuslice.gpus.inventory import Inventory, LeftOut
+from gpuslice.gpus.inventory import Inventory, Skipped
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
 from gpuslice.gpus.pci import gpu_functions
 from gpuslice.slicing.gpu import Gpu
@@ -33,8 +33,8 @@ class Fingerprint:
 
 
 def fingerprint(nvml: Nvml, inventory: Inventory, sysfs: Path = Path("/sys")) -> Fingerprint:
-    mig = {gpu.uuid: _layout(nvml, gpu, _places_left_out(inventory, gpu)) for gpu in inventory.gpus}
-    silent = (left for left in inventory.left_out if left.silent)
+    mig = {gpu.uuid: _layout(nvml, gpu, _places_skipped(inventory, gpu)) for gpu in inventory.gpus}
+    silent = (skipped for skipped in inventory.skipped if skipped.silent)
     awake = frozenset((left.index, left.mig_index) for left in silent if _answers(nvml, left))
     return Fingerprint(gpu_functions(sysfs), mig, awake)
 
@@ -78,9 +78,9 @@ def _awakened(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
         yield f"GPU {index}{place} answers again"
 
 
-def _layout(nvml: Nvml, gpu: Gpu, left_out: frozenset[int]) -> _Layout:
+def _layout(nvml: Nvml, gpu: Gpu, skipped: frozenset[int]) -> _Layout:
     try:
-        return _layout_now(nvml.gpu(gpu.index), left_out)
+        return _layout_now(nvml.gpu(gpu.index), skipped)
     except NvmlError:
         # Its loss is a matter of health: a new enumeration would only make it vanish.
         return _layout_of(gpu)
@@ -90,29 +90,29 @@ def _layout_of(gpu: Gpu) -> _Layout:
     return tuple((mig.index, mig.uuid) for mig in gpu.mig) if gpu.mig_enabled else None
 
 
-def _layout_now(gpu: GpuHandle, left_out: frozenset[int]) -> _Layout:
+def _layout_now(gpu: GpuHandle, skipped: frozenset[int]) -> _Layout:
     if not gpu.mig_mode():
         return None
-    places = (place for place in range(gpu.mig_places()) if place not in left_out)
+    places = (place for place in range(gpu.mig_places()) if place not in skipped)
     found = (gpu.mig_device(place) for place in places)
     return tuple((device.index, device.uuid()) for device in found if device is not None)
 
 
-def _places_left_out(inventory: Inventory, gpu: Gpu) -> frozenset[int]:
+def _places_skipped(inventory: Inventory, gpu: Gpu) -> frozenset[int]:
     return frozenset(
         left.mig_index
-        for left in inventory.left_out
+        for left in inventory.skipped
         if left.index == gpu.index and left.mig_index is not None
     )
 
 
-def _answers(nvml: Nvml, left_out: LeftOut) -> bool:
+def _answers(nvml: Nvml, skipped: Skipped) -> bool:
     try:
-        gpu = nvml.gpu(left_out.index)
+        gpu = nvml.gpu(skipped.index)
         gpu.probe()
-        if left_out.mig_index is None:
+        if skipped.mig_index is None:
             return True
-        device = gpu.mig_device(left_out.mig_index)
+        device = gpu.mig_device(skipped.mig_index)
         if device is not None:
             device.attributes()
     except NvmlError:

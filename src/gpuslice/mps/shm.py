@@ -1,4 +1,4 @@
-"""The shared memory that the MPS daemons of a node have in common with their clients."""
+"""The shared memory of the node's MPS daemons and their clients."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ _NOSUID, _NODEV, _NOEXEC, _RELATIME = 2, 4, 8, 1 << 21
 
 
 class ShmError(Exception):
-    """It cannot be mounted; the text says what to do."""
+    """It cannot be mounted; the message states the remedy."""
 
 
 def mount_shm(root: Path = ROOT) -> Path | None:
-    """The directory where it was mounted. None: it was there, and stays under its clients."""
+    """Returns the directory. None: it is mounted already and stays, because clients use it."""
     place = shm_directory(root)
     if is_mounted(place, Path("/proc/self/mountinfo").read_text()):
         return None
@@ -26,8 +26,8 @@ def mount_shm(root: Path = ROOT) -> Path | None:
         place.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ShmError(
-            f"{place} cannot be made ({error.strerror}): mount the host's MPS root writable "
-            f"at {root}"
+            f"{place} cannot be created ({error.strerror}): mount the host's MPS root at {root}, "
+            "writable"
         ) from error
     libc = ctypes.CDLL(None, use_errno=True)
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC | _RELATIME)
@@ -41,12 +41,12 @@ def mount_shm(root: Path = ROOT) -> Path | None:
 
 
 def is_mounted(place: Path, mountinfo: str) -> bool:
-    """Spaces and the like are written as octal numbers there; the places of MPS have none."""
+    """Special characters are escaped there; the directories of MPS have none."""
     return any(line.split()[4:5] == [str(place)] for line in mountinfo.splitlines())
 
 
 def size_kib(meminfo: str) -> int:
-    """Half of the memory, as a machine's own /dev/shm has."""
+    """Half of the memory, the default of /dev/shm."""
     found = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
     return int(found[1]) // 2 if found else _FALLBACK_KIB
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics, NoMetrics, Recorder
@@ -46,7 +47,7 @@ async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
         reason = getattr(error, "strerror", None) or error
         remedy = f"it cannot be listened on ({reason}); choose a free one"
         raise ConfigError("metrics-address", address, remedy) from error
-    log.info("serving metrics and probes", address=address)
+    log.info(Code.METRICS_SERVED, "serving metrics and probes", address=address)
     try:
         yield recorder
     finally:

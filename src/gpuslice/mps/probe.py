@@ -1,0 +1,67 @@
+"""Probes one MPS control daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from pathlib import Path
+
+from gpuslice.codes import Code
+from gpuslice.config.settings import MpsCheck
+from gpuslice.mps.control import ControlProgramMissing, MpsUnavailable, ping
+from gpuslice.mps.daemons import Daemon
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+
+class DaemonProbe:
+    """The answer to the last probe, and a way to get a new one."""
+
+    def __init__(self, daemon: Daemon) -> None:
+        self.daemon = daemon
+        # Why the daemon does not enforce limits now; None: it does.
+        self.problem: MpsUnavailable | None = None
+        self._warned = False
+        # A daemon that answered once is visible from here, so silence means that it is down.
+        self._has_answered = False
+        self._probing = asyncio.Lock()
+        self._started_at = -math.inf
+
+    async def probe(self) -> None:
+        """Callers that arrive during a probe share the next one, however many they are."""
+        if self.daemon.check is MpsCheck.OFF:
+            return
+        clock = asyncio.get_running_loop().time
+        called_at = clock()
+        async with self._probing:
+            if self._started_at >= called_at:
+                return
+            started_at = clock()
+            self.problem = await self._answer()
+            # Only now: a probe that was cancelled has no result for those who wait.
+            self._started_at = started_at
+
+    async def _answer(self) -> MpsUnavailable | None:
+        try:
+            await ping(self.daemon.pipe)
+        except MpsUnavailable as error:
+            invisible = isinstance(error, ControlProgramMissing) or (
+                not Path(self.daemon.pipe).exists()
+            )
+            if self.daemon.check is MpsCheck.AUTO and invisible and not self._has_answered:
+                self._warn_once(error)
+                return None
+            return error
+        self._has_answered = True
+        return None
+
+    def _warn_once(self, error: MpsUnavailable) -> None:
+        if not self._warned:
+            self._warned = True
+            log.warning(
+                Code.MPS_NOT_VERIFIED,
+                "cannot probe the MPS control daemon from this container, assuming that it runs",
+                daemon=self.daemon.name,
+                reason=error,
+            )

@@ -1,0 +1,34 @@
+"""Triggers the reconciler when the GPUs of the node change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpuslice.codes import Code
+from gpuslice.node.driver import Driver
+from gpuslice.node.triggers import Trigger, Triggers
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+SCAN_SECONDS = 10.0
+
+
+async def scan_for_changes(
+    driver: Driver,
+    triggers: Triggers,
+    awaited: Callable[[], Iterable[Path]] = tuple,
+    seconds: float = SCAN_SECONDS,
+) -> None:
+    """`awaited` returns device nodes that are missing now."""
+    while True:
+        await asyncio.sleep(seconds)
+        appeared = (f"{node} appeared" for node in awaited() if node.exists())
+        found = (*await driver.changes(), *appeared)
+        if found:
+            log.info(
+                Code.HARDWARE_CHANGED, "the GPUs of this node changed", changes="; ".join(found)
+            )
+            triggers.add(Trigger.HARDWARE)
