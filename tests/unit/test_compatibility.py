@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli.config_manager import MANAGER_OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.file_schema import ConfigFile
-from gpuslice.config.option import Option
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.unknown_keys import all_paths
+from gpuslice.config.option_definition import Option
+from gpuslice.config.unknown_keys import all_keys
 from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
 from gpuslice.labels.label_options import LABELS_OPTIONS, NVIDIA_OPTIONS
@@ -87,7 +87,7 @@ def test_every_option_of_the_config_manager_has_a_row_with_all_its_names(option:
     assert has_row(option, section("Choosing a configuration by the node's label"))
 
 
-@pytest.mark.parametrize("key", list(all_paths(ConfigFile)))
+@pytest.mark.parametrize("key", list(all_keys(ConfigFile)))
 def test_every_key_of_the_file_has_a_row(key: str) -> None:
     assert any(key in names(cell) for row in rows(NVIDIA) for cell in row[:3])
 

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Mapping
 
 from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.attributed import load_attributed
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, OptionValues, collect_options
+from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import OptionReader, OptionValues, collect_option_values
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions, startup_options
 from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
@@ -24,7 +24,7 @@ def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -
     """`flags`: text by the name of its option. Variables fill what they leave open."""
     # Until the agent handles it: who asks for a reload now gets it, as nothing was read yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = collect_options(flags, os.environ, OPTIONS)
+    given = collect_option_values(flags, os.environ, OPTIONS)
     with exit_with_message(program):
         said = OptionReader(given)
         configure_logs(
@@ -37,4 +37,4 @@ def run(given: OptionValues, defaults: Settings, options: StartupOptions) -> Non
     # Imported here: gRPC's core reads what configure_logs has set.
     from gpuslice.agent.daemon import run_agent
 
-    run_agent(lambda path: load_attributed(given, defaults, path), options)
+    run_agent(lambda path: load_settings(given, defaults, path), options)

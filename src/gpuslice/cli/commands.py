@@ -10,8 +10,8 @@ import typer
 from gpuslice.cli.agent import run_agent_command
 from gpuslice.cli.switches import SWITCHES_HELP, SwitchCommand
 from gpuslice.cli.typed import takes
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
 from gpuslice.labels.label_options import LABELS_OPTIONS
 
 app = typer.Typer(

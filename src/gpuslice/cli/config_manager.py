@@ -11,10 +11,10 @@ from pathlib import Path
 from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option import Kind, Option
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, collect_options
+from gpuslice.config.option_definition import Option, OptionKind
+from gpuslice.config.option_values import OptionReader, collect_option_values
 from gpuslice.config.startup_options import startup_options
 from gpuslice.telemetry.logs import configure_logs
 
@@ -30,9 +30,11 @@ _SHARED = frozenset(
     }
 )
 _OWN = (
-    Option("oneshot", "Link once and exit.", "false", ("ONESHOT",), Kind.SWITCH),
+    Option("oneshot", "Link once and exit.", "false", ("ONESHOT",), OptionKind.SWITCH),
     Option("config-file-dst", "The link to keep.", "", ("CONFIG_FILE_DST",)),
-    Option("send-signal", "Tell a process of a change.", "true", ("SEND_SIGNAL",), Kind.SWITCH),
+    Option(
+        "send-signal", "Tell a process of a change.", "true", ("SEND_SIGNAL",), OptionKind.SWITCH
+    ),
     Option("signal", "Number of the signal.", "1", ("SIGNAL",)),
     Option(
         "process-to-signal",
@@ -52,7 +54,7 @@ def main() -> None:
 def run(flags: Mapping[str, str]) -> None:
     from gpuslice.agent.config_link import LinkOptions, keep_link
 
-    given = collect_options(flags, os.environ, MANAGER_OPTIONS)
+    given = collect_option_values(flags, os.environ, MANAGER_OPTIONS)
     said = OptionReader(given)
     with exit_with_message(PROGRAM):
         configure_logs()

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuslice.config.booleans import boolean
-from gpuslice.config.option import Kind, Option
+from gpuslice.config.option_definition import Option, OptionKind
+from gpuslice.config.value_parsers import parse_boolean
 
 
 class FlagError(ValueError):
@@ -32,9 +32,9 @@ def flags_for(options: Iterable[Option]) -> tuple[Flag, ...]:
         Flag(
             option.name,
             option.explained,
-            default=False if option.kind is Kind.SWITCH else "",
+            default=False if option.kind is OptionKind.SWITCH else "",
             aliases=option.aliases,
-            repeats=option.kind is Kind.LIST,
+            repeats=option.kind is OptionKind.LIST,
         )
         for option in options
         if option.is_flag
@@ -117,7 +117,7 @@ def _value_after(flag: Flag, rest: list[str]) -> str:
 
 def _convert(flag: Flag, text: str) -> bool | int | str:
     if isinstance(flag.default, bool):
-        value = boolean(text)
+        value = parse_boolean(text)
         if value is None:
             raise FlagError(f"invalid value {text!r} for -{flag.name}: use true or false")
         return value

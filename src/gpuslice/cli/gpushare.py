@@ -9,9 +9,9 @@ from collections.abc import Mapping, Sequence
 from gpuslice.cli.agent import run
 from gpuslice.cli.goflags import Flag, FlagError, Parsed, parse, usage
 from gpuslice.cli.outcome import exit_with_message
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionValues, collect_options
+from gpuslice.config.option_values import OptionValues, collect_option_values
 from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.slicing.errors import SlicingError
@@ -91,7 +91,10 @@ def given_by(parsed: Parsed, environment: Mapping[str, str]) -> OptionValues:
         if not flags["mps-pipe"]:
             raise ConfigError("mps-pipe", "", "name the pipe directory, or leave -mps out")
     socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
-    return {**collect_options(flags, {}, OPTIONS), **collect_options({}, environment, socket)}
+    return {
+        **collect_option_values(flags, {}, OPTIONS),
+        **collect_option_values({}, environment, socket),
+    }
 
 
 def _mps_wanted(parsed: Parsed) -> bool:

@@ -12,9 +12,14 @@ from typing import TYPE_CHECKING
 
 from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, usage
-from gpuslice.config.attributed import load_attributed
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_values import OptionReader, OptionValue, OptionValues, collect_options
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import (
+    OptionReader,
+    OptionValue,
+    OptionValues,
+    collect_option_values,
+)
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.config.startup_options import LabelsMode
 from gpuslice.labels.errors import LabelsError
@@ -53,13 +58,13 @@ FLAGS = flags_for(NVIDIA_OPTIONS)
 def main() -> None:
     """The entry point `gpu-feature-discovery`."""
     flags = given_flags(PROGRAM, FLAGS, sys.argv[1:], lambda: usage(PROGRAM, FLAGS))
-    given = collect_options(flags, os.environ, NVIDIA_OPTIONS)
+    given = collect_option_values(flags, os.environ, NVIDIA_OPTIONS)
     _run(PROGRAM, given, NVIDIA_DEFAULTS)
 
 
 def run_labels(flags: Mapping[str, str]) -> None:
     """`gpuslice labels`. Whoever names a file wants one."""
-    given = dict(collect_options(flags, os.environ, LABELS_OPTIONS))
+    given = dict(collect_option_values(flags, os.environ, LABELS_OPTIONS))
     if "output-file" in flags and "mode" not in given:
         given["mode"] = OptionValue(LabelsMode.FILE.value, "output-file")
     _run("gpuslice labels", given, DEFAULTS)
@@ -83,7 +88,7 @@ async def _serve(given: OptionValues, defaults: Settings) -> None:
     path = OptionReader(given).text("config-file", "")
 
     def load() -> Settings:
-        loaded = load_attributed(given, defaults, Path(path) if path else None)
+        loaded = load_settings(given, defaults, Path(path) if path else None)
         for warning in loaded.warnings:
             log.warning(warning)
         return replace(loaded.settings, labels=with_flags(loaded.settings.labels, given))

@@ -10,7 +10,7 @@ import sys
 
 from gpuslice.cli.agent import run_agent_command
 from gpuslice.cli.plain import plain_flags
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from collections.abc import Mapping
 from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, usage
 from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.attributed import load_attributed
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, collect_options
+from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import OptionReader, collect_option_values
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.config.startup_options import startup_options
 from gpuslice.slicing.rules import Rules
@@ -61,7 +61,7 @@ def mount() -> None:
 def run(flags: Mapping[str, str]) -> None:
     # Until it is handled: who asks for a reload now gets it, as nothing was read yet.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = collect_options(flags, os.environ, OPTIONS)
+    given = collect_option_values(flags, os.environ, OPTIONS)
     with exit_with_message(PROGRAM):
         said = OptionReader(given)
         configure_logs(
@@ -70,6 +70,4 @@ def run(flags: Mapping[str, str]) -> None:
         # Imported here: gRPC's core reads what configure_logs has set.
         from gpuslice.agent.mps_daemons import keep_mps_daemons
 
-        keep_mps_daemons(
-            lambda path: load_attributed(given, DEFAULTS, path), startup_options(given)
-        )
+        keep_mps_daemons(lambda path: load_settings(given, DEFAULTS, path), startup_options(given))

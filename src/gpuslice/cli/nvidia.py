@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from gpuslice.cli.agent import run_with_flags
 from gpuslice.cli.command_line import given_flags
 from gpuslice.cli.goflags import flags_for, parse
-from gpuslice.config.option import Kind, Option
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.option_definition import Option, OptionKind
 from gpuslice.config.settings import Settings
 from gpuslice.slicing.rules import Rules
 
@@ -50,7 +50,7 @@ def _described(option: Option) -> Iterator[str]:
     variables = ", ".join(f"${name}" for name in option.variables)
     if option.is_flag:
         names = ", ".join(f"--{name}" for name in (option.name, *option.aliases))
-        yield f"  {names}{'' if option.kind is Kind.SWITCH else ' value'}  [{variables}]"
+        yield f"  {names}{'' if option.kind is OptionKind.SWITCH else ' value'}  [{variables}]"
     else:
         yield f"  {variables}"
     yield textwrap.fill(option.explained, _WIDTH, initial_indent=" " * 6, subsequent_indent=" " * 6)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuslice.config.booleans import boolean
-from gpuslice.config.option import Kind, Option
+from gpuslice.config.option_definition import Option, OptionKind
+from gpuslice.config.value_parsers import parse_boolean
 
 
 def plain_flags(options: Iterable[Option], args: Sequence[str]) -> dict[str, str] | None:
@@ -21,13 +21,13 @@ def plain_flags(options: Iterable[Option], args: Sequence[str]) -> dict[str, str
         if name not in known:
             return None
         option, alone = known[name]
-        if option.kind is Kind.SWITCH:
+        if option.kind is OptionKind.SWITCH:
             value = _switched(alone, text) if equals else alone
         else:
             value = text if equals else _following(rest)
         if value is None:
             return None
-        if option.kind is Kind.LIST and option.name in flags:
+        if option.kind is OptionKind.LIST and option.name in flags:
             value = f"{flags[option.name]},{value}"
         flags[option.name] = value
     return flags
@@ -37,7 +37,7 @@ def _written(options: Iterable[Option]) -> Iterator[tuple[str, tuple[Option, str
     """Flag -> its option, and what a switch says when it stands alone."""
     for option in options:
         for name in (option.name, *option.aliases):
-            if option.kind is Kind.SWITCH:
+            if option.kind is OptionKind.SWITCH:
                 yield f"--{name}", (option, "true")
                 yield f"--no-{name}", (option, "false")
             elif option.is_flag:
@@ -46,7 +46,7 @@ def _written(options: Iterable[Option]) -> Iterator[tuple[str, tuple[Option, str
 
 def _switched(alone: str | None, text: str) -> str | None:
     """Only the positive form has a value: nobody should have to read `--no-…=false`."""
-    value = boolean(text)
+    value = parse_boolean(text)
     return None if alone == "false" or value is None else str(value).lower()
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from gpuslice.config.booleans import boolean
+from gpuslice.config.value_parsers import parse_boolean
 
 SWITCHES_HELP = (
     "A switch may have a value after an equals sign: --switch=true, --switch=false. "
@@ -39,7 +39,7 @@ def _without_values(options: Sequence[TyperOption], args: Sequence[str]) -> Iter
     before = ""
     for word in args:
         name, equals, text = word.partition("=")
-        if before in switches and boolean(word) is not None:
+        if before in switches and parse_boolean(word) is not None:
             raise typer.BadParameter(
                 f"a value follows after an equals sign: {before}={word}", param_hint=f"'{before}'"
             )
@@ -50,7 +50,7 @@ def _without_values(options: Sequence[TyperOption], args: Sequence[str]) -> Iter
 
 
 def _switched(name: str, text: str, positive: str, negative: str) -> str:
-    value = boolean(text)
+    value = parse_boolean(text)
     if value is None:
         raise typer.BadParameter(f"{text!r}: use true or false", param_hint=f"'{name}'")
     return positive if value else negative

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from gpuslice.config.option import Kind, Option
+from gpuslice.config.option_definition import Option, OptionKind
 
 
 def takes(
@@ -34,9 +34,9 @@ def takes(
 
 def _parameter(option: Option) -> Parameter:
     names = [_dashed(name) for name in (option.name, *option.aliases)]
-    if option.kind is Kind.SWITCH:
+    if option.kind is OptionKind.SWITCH:
         names = [f"{name}/--no-{name.removeprefix('--')}" for name in names]
-    kinds = {Kind.SWITCH: bool | None, Kind.LIST: list[str] | None}
+    kinds = {OptionKind.SWITCH: bool | None, OptionKind.LIST: list[str] | None}
     info = typer.Option(*names, help=f"{option.explained} [{', '.join(option.variables)}]")
     return Parameter(
         option.name.replace("-", "_"),

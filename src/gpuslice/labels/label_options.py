@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option import Kind, Option
-from gpuslice.config.option_table import MEMORY_OPTIONS, OPTIONS
+from gpuslice.config.option_definition import Option, OptionKind
 from gpuslice.config.option_values import OptionReader, OptionValues
+from gpuslice.config.resource_options import MEMORY_OPTIONS
 from gpuslice.config.settings import LabelSettings
 from gpuslice.config.startup_options import LabelsMode
-from gpuslice.config.value_parsers import interval_seconds
+from gpuslice.config.value_parsers import parse_interval
 
 _BY_NAME = {option.name: option for option in OPTIONS}
 
@@ -28,7 +29,7 @@ PUBLISHING_OPTIONS = (
         "Publish once and exit.",
         "false",
         ("GFD_ONESHOT",),
-        Kind.SWITCH,
+        OptionKind.SWITCH,
         key="flags.gfd.oneshot",
     ),
     Option(
@@ -36,7 +37,7 @@ PUBLISHING_OPTIONS = (
         "Leave out when the settings were read.",
         "false",
         ("GFD_NO_TIMESTAMP",),
-        Kind.SWITCH,
+        OptionKind.SWITCH,
         key="flags.gfd.noTimestamp",
     ),
     Option(
@@ -66,7 +67,7 @@ PUBLISHING_OPTIONS = (
         "Publish as a NodeFeature object, not as a file.",
         "true",
         ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"),
-        Kind.SWITCH,
+        OptionKind.SWITCH,
         key="flags.useNodeFeatureAPI",
     ),
     Option(
@@ -141,7 +142,7 @@ def target_of(given: OptionValues) -> Target:
     said = OptionReader(given)
     kubeconfig = said.text("kubeconfig", "")
     return Target(
-        mode=said.one_of("mode", _MODES),
+        mode=said.choice_from("mode", _MODES),
         node_name=said.text("node-name", ""),
         namespace=said.text("namespace", "default"),
         pod_name=said.text("pod-name", ""),
@@ -152,14 +153,14 @@ def target_of(given: OptionValues) -> Target:
 def with_flags(labels: LabelSettings, given: OptionValues) -> LabelSettings:
     """What the file says, as far as neither flags nor variables say otherwise."""
     said = OptionReader(given)
-    interval = said.said("sleep-interval")
+    interval = said.get("sleep-interval")
     return LabelSettings(
         oneshot=said.switch("oneshot", labels.oneshot),
         no_timestamp=said.switch("no-timestamp", labels.no_timestamp),
         sleep_seconds=(
             labels.sleep_seconds
             if interval is None
-            else interval_seconds(interval.source, interval.text)
+            else parse_interval(interval.source, interval.text)
         ),
         output_file=said.text("output-file", labels.output_file),
         machine_type_file=said.text("machine-type-file", labels.machine_type_file),

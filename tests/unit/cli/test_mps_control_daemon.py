@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpuslice.cli import mps_control_daemon
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
 

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 
 from gpuslice.cli.goflags import FlagError
 from gpuslice.cli.nvidia import FLAGS, flags_of, usage
-from gpuslice.config.option import Kind, Option
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.option_definition import Option, OptionKind
 
 PROGRAM = Path(sys.executable).parent / "nvidia-device-plugin"
-SWITCHES = [option for option in OPTIONS if option.kind is Kind.SWITCH]
-TEXTS = [option for option in OPTIONS if option.kind is Kind.TEXT]
-LISTS = [option for option in OPTIONS if option.kind is Kind.LIST]
+SWITCHES = [option for option in OPTIONS if option.kind is OptionKind.SWITCH]
+TEXTS = [option for option in OPTIONS if option.kind is OptionKind.TEXT]
+LISTS = [option for option in OPTIONS if option.kind is OptionKind.LIST]
 
 dashes = st.sampled_from(["-", "--"])
 words = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
@@ -31,7 +31,7 @@ def written(draw: st.DrawFn) -> tuple[Option, str, list[str]]:
     """An option, its value and one of the ways to write both."""
     option = draw(st.sampled_from(SWITCHES + TEXTS + LISTS))
     name = draw(dashes) + draw(st.sampled_from([option.name, *option.aliases]))
-    if option.kind is Kind.SWITCH:
+    if option.kind is OptionKind.SWITCH:
         value = draw(st.sampled_from(["true", "false"]))
         forms = [[f"{name}={value}"]] + ([[name]] if value == "true" else [])
     else:
@@ -46,7 +46,7 @@ def test_flags_are_understood_however_they_are_written(
 ) -> None:
     expected: dict[str, str] = {}
     for option, value, _ in given:
-        if option.kind is Kind.LIST and option.name in expected:
+        if option.kind is OptionKind.LIST and option.name in expected:
             expected[option.name] += f",{value}"
         else:
             expected[option.name] = value

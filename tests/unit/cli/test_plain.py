@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 from gpuslice.cli.plain import plain_flags
 from gpuslice.cli.switches import SwitchCommand
 from gpuslice.cli.typed import takes
-from gpuslice.config.option import Kind
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.option_definition import OptionKind
 
 PROGRAM = Path(sys.executable).parent / "gpuslice"
 
@@ -26,7 +26,7 @@ names = st.sampled_from(
         prefix + name
         for option in OPTIONS
         for name in (option.name, *option.aliases)
-        for prefix in (("--", "--no-") if option.kind is Kind.SWITCH else ("--",))
+        for prefix in (("--", "--no-") if option.kind is OptionKind.SWITCH else ("--",))
     ]
 )
 values = st.sampled_from(["", "x", "a,b", "a=b", "true", "F", "0", "-x", "--help", "é "])

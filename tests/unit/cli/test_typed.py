@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from gpuslice.cli.commands import app
 from gpuslice.cli.switches import SwitchCommand
 from gpuslice.cli.typed import takes
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 
 
 def flags_of(*args: str) -> Mapping[str, str]:

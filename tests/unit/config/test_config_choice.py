@@ -42,7 +42,9 @@ def test_fallbacks_are_tried_in_their_order(
 
 
 def test_when_nothing_helps_the_error_says_what_was_tried() -> None:
-    with pytest.raises(ConfigError, match=r"no fallback helps \(named, single\); .*one of a, b"):
+    with pytest.raises(
+        ConfigError, match=r"no fallback strategy applies \(named, single\); .*one of a, b"
+    ):
         choose_config(["a", "b"], None, "", [NAMED, SINGLE])
-    with pytest.raises(ConfigError, match=r"\(none is set\); none is there at all"):
+    with pytest.raises(ConfigError, match=r"\(none is set\); add a configuration"):
         choose_config([], None)

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli import gpushare, nvidia
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import collect_options
+from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
 from gpuslice.slicing.rules import ALL, Selection
 from gpuslice.slicing.units import MemoryUnit
@@ -34,7 +34,7 @@ def load(tmp_path: Path) -> Load:
             path = tmp_path / "config.yaml"
             path.write_text(yaml)
         texts = {name.replace("_", "-"): text for name, text in flags.items()}
-        return load_settings(collect_options(texts, env or {}, OPTIONS), defaults, path)
+        return load_settings(collect_option_values(texts, env or {}, OPTIONS), defaults, path)
 
     return load
 
@@ -154,11 +154,11 @@ def test_a_mig_device_cannot_be_cut_by_memory(load: Load) -> None:
 
 def test_memory_of_all_gpus_beside_replicas_is_warned_of(load: Load) -> None:
     [warning] = load(TIME_SLICING, memory_unit="MiB").warnings
-    assert "replicas are left with MIG alone; name its devices (memory-devices)" in warning
+    assert "only MIG devices have replicas; set memory-devices" in warning
 
 
 def test_memory_and_devices_need_different_names(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"resource: 'nvidia\.com/gpu' .*choose another one"):
+    with pytest.raises(ConfigError, match=r"resource: 'nvidia\.com/gpu' .*use another name"):
         load(resource="nvidia.com/gpu")
 
 
@@ -206,9 +206,7 @@ def test_the_file_of_a_guest_without_a_guest_is_warned_of(load: Load) -> None:
 
 def test_off_in_yaml_is_a_word(load: Load) -> None:
     assert load("flags: {nested: off}").settings.nested is Nested.OFF
-    with pytest.raises(
-        ConfigError, match=r"flags\.nested: 'true' .*choose one of off, host, guest"
-    ):
+    with pytest.raises(ConfigError, match=r"flags\.nested: true .*choose one of off, host, guest"):
         load("flags: {nested: on}")
 
 
@@ -239,17 +237,17 @@ def test_a_malformed_xid_is_passed_over_with_a_warning(load: Load) -> None:
     loaded = load(env={"DP_DISABLE_HEALTHCHECKS": "48,ecc,-1", "DP_ENABLE_HEALTHCHECKS": "0x3"})
     assert loaded.settings.health == HealthSettings(ignored=frozenset({48}))
     assert loaded.warnings == (
-        "DP_DISABLE_HEALTHCHECKS: 'ecc' is passed over: use numbers of XIDs, or all",
-        "DP_DISABLE_HEALTHCHECKS: '-1' is passed over: use numbers of XIDs, or all",
-        "DP_ENABLE_HEALTHCHECKS: '0x3' is passed over: use numbers of XIDs, or all",
+        "DP_DISABLE_HEALTHCHECKS: 'ecc' is not valid and is skipped: use XID numbers, or all",
+        "DP_DISABLE_HEALTHCHECKS: '-1' is not valid and is skipped: use XID numbers, or all",
+        "DP_ENABLE_HEALTHCHECKS: '0x3' is not valid and is skipped: use XID numbers, or all",
     )
 
 
 def test_unknown_features_and_hooks_of_cdi_are_warned_of(load: Load) -> None:
     loaded = load(cdi_feature_flags="turbo", cdi_disable_hooks="update-ldcache,knit")
     assert loaded.warnings == (
-        "cdi-feature-flags: 'turbo' is not known",
-        "cdi-disable-hooks: 'knit' is not known",
+        "cdi-feature-flags: 'turbo' is unknown",
+        "cdi-disable-hooks: 'knit' is unknown",
     )
 
 
@@ -263,7 +261,7 @@ def test_an_error_names_the_flag_the_variable_or_the_key(load: Load) -> None:
         ConfigError, match=r"^MIG_STRATEGY: 'x' .*choose one of none, single, mixed"
     ):
         load(env={"MIG_STRATEGY": "x"})
-    with pytest.raises(ConfigError, match=r"^flags\.plugin\.deviceIDStrategy: 'x' "):
+    with pytest.raises(ConfigError, match=r"config\.yaml: flags\.plugin\.deviceIDStrategy: 'x' "):
         load("flags: {plugin: {deviceIDStrategy: x}}")
 
 

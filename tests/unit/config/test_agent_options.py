@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli.nvidia import DEFAULTS, flags_of
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
-from gpuslice.config.option import Kind
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import collect_options
+from gpuslice.config.option_definition import OptionKind
+from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import ALL, MigStrategy, Policy
@@ -200,7 +200,7 @@ def value_of(settings: Settings, row: Row) -> object:
 def loaded(
     args: tuple[str, ...] = (), env: dict[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    given = collect_options(flags_of(args), env or {}, OPTIONS)
+    given = collect_option_values(flags_of(args), env or {}, OPTIONS)
     return load_settings(given, DEFAULTS, file).settings
 
 
@@ -237,7 +237,7 @@ def test_the_file_speaks(row: Row, tmp_path: Path) -> None:
 @every_row
 def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(row: Row, tmp_path: Path) -> None:
     default = next(option for option in OPTIONS if option.name == row.flag).default
-    plain = {"as driver-root": "/", "": ""}.get(default, default)
+    plain = {"the driver root": "/", "": ""}.get(default, default)
     if row.flag == "memory-devices":
         plain = "none"
     file = tmp_path / "config.yaml"
@@ -253,7 +253,7 @@ def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(row: Row, tmp_
 )
 def test_a_wrong_value_is_refused_with_its_source_and_value(row: Row, wrong: str) -> None:
     flag = [f"--{row.flag}={wrong}"]
-    if next(option for option in OPTIONS if option.name == row.flag).kind is Kind.SWITCH:
+    if next(option for option in OPTIONS if option.name == row.flag).kind is OptionKind.SWITCH:
         flag = []  # the parser of the command line refuses it
     if flag:
         with pytest.raises(ConfigError, match=row.flag):

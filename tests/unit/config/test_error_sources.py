@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.config.attributed import load_attributed
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import collect_options
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import collect_option_values
 
 MPS = "sharing: {mps: {resources: [{name: gpu, replicas: 2}]}}"
 
@@ -23,7 +23,7 @@ def refusal(text: str, file: Path, env: dict[str, str] | None = None, **flags: s
     file.write_text(text)
     named = {name.replace("_", "-"): value for name, value in flags.items()}
     with pytest.raises(ConfigError) as error:
-        load_attributed(collect_options(named, env or {}, OPTIONS), None, file)
+        load_settings(collect_option_values(named, env or {}, OPTIONS), None, file)
     return str(error.value)
 
 
@@ -80,4 +80,4 @@ def test_a_file_that_cannot_be_read_is_told_once(file: Path) -> None:
 
 def test_without_a_file_the_flag_is_told() -> None:
     with pytest.raises(ConfigError, match=r"^mps-pipe: 'x' is not valid"):
-        load_attributed(collect_options({"mps-pipe": "x"}, {}, OPTIONS))
+        load_settings(collect_option_values({"mps-pipe": "x"}, {}, OPTIONS))
