@@ -32,10 +32,6 @@ class Option:
     def is_flag(self) -> bool:
         return self.kind is not OptionKind.VARIABLE
 
-    @property
-    def explained(self) -> str:
-        return f"{self.help} (default: {self.default})" if self.default else self.help
-
 
 @dataclass(frozen=True, slots=True)
 class OptionGroup:

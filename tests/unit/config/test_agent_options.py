@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.cli.nvidia import DEFAULTS, flags_of
+from gpuslice.cli.go_flags import parse_flags
+from gpuslice.cli.nvidia import DEFAULTS
 from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
@@ -200,7 +201,7 @@ def value_of(settings: Settings, row: Row) -> object:
 def loaded(
     args: tuple[str, ...] = (), env: dict[str, str] | None = None, file: Path | None = None
 ) -> Settings:
-    given = collect_option_values(flags_of(args), env or {}, OPTIONS)
+    given = collect_option_values(parse_flags(OPTIONS, args), env or {}, OPTIONS)
     return load_settings(given, DEFAULTS, file).settings
 
 
