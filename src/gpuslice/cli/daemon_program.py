@@ -26,7 +26,7 @@ class DaemonProgram:
     """The command line of a daemon."""
 
     name: str
-    # One sentence.
+    # One line, also for `gpuslice --help`.
     summary: str
     groups: tuple[OptionGroup, ...]
     # Further paragraphs of --help.

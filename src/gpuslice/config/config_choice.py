@@ -35,8 +35,8 @@ def choose_config(
 ) -> str | None:
     """The name of the configuration, or None for an empty one.
 
-    Raises ConfigError if the label names a configuration that does not exist. The
-    fallbacks do not apply then: the operator wants another configuration for this node.
+    Raises ConfigError if the label names a configuration that does not exist. The fallbacks do not
+    apply then: the operator wants another configuration for this node.
     """
     for field, name in (("node label", label), ("default-config", default)):
         if name:

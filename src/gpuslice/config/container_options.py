@@ -80,7 +80,7 @@ CONTAINER_OPTIONS = (
     ),
     Option(
         "imex-channel-ids",
-        "IMEX channels for containers: none, or 0.",
+        "IMEX channels for containers: 0, or empty.",
         "",
         ("IMEX_CHANNEL_IDS",),
         OptionKind.LIST,

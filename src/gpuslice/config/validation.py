@@ -32,7 +32,7 @@ def check_resource_name(field: str, resource: str) -> None:
 
 def check_imex_channels(field: str, channels: tuple[str, ...]) -> None:
     if channels not in ((), ("0",)):
-        raise ConfigError(field, ",".join(channels), "use 0, or no channel")
+        raise ConfigError(field, ",".join(channels), "use 0, or an empty list")
 
 
 def check_absolute_path(field: str, path: str, reason: str) -> None:

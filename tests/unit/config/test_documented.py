@@ -1,4 +1,4 @@
-"""docs/configuration.md says what the program has, row by row, and its examples load."""
+"""docs/configuration.md has a row for every option, and its examples load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ EXAMPLES = re.findall(r"^```yaml\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
 
 
 def row(option: Option) -> str:
-    """The line that the documentation must have of an option."""
+    """The row of an option in the documentation."""
     names = ", ".join(f"`--{name}`" for name in (option.name, *option.aliases))
     cells = [
         names if option.is_flag else "",
@@ -32,11 +32,11 @@ def row(option: Option) -> str:
 
 
 @pytest.mark.parametrize("option", OPTIONS, ids=lambda option: option.name)
-def test_every_option_has_its_row(option: Option) -> None:
+def test_every_option_has_a_row(option: Option) -> None:
     assert row(option) in TEXT.splitlines()
 
 
-def test_every_key_of_the_file_stands_in_the_layout() -> None:
+def test_every_key_of_the_file_is_in_the_layout() -> None:
     layout = next(example for example in EXAMPLES if "# everything" in example)
     for path in all_keys(ConfigFile):
         assert re.search(rf"\b{path.rpartition('.')[2]}:", layout), path

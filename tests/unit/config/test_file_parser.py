@@ -1,4 +1,4 @@
-"""The file: what it may say, what becomes of it, and what is wrong with it."""
+"""The configuration file: its keys, the settings they become, and errors."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ health: {enabled: false}
 """
 
 
-def test_a_file_that_says_everything(read: Read) -> None:
+def test_a_file_with_every_key(read: Read) -> None:
     settings = read(WHOLE)
     assert settings.rules.gpus == (
         NameRule("*A100*", "nvidia.com/a100"),
@@ -116,7 +116,7 @@ def test_a_file_that_says_everything(read: Read) -> None:
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)
 
 
-def test_what_an_agent_describes_can_be_read_again(read: Read) -> None:
+def test_the_description_of_settings_is_a_valid_file(read: Read) -> None:
     for settings in (Settings(), read(WHOLE)):
         described = settings.describe()
         del described["agent"]
@@ -124,7 +124,7 @@ def test_what_an_agent_describes_can_be_read_again(read: Read) -> None:
         assert again == settings
 
 
-def test_every_key_is_named_in_the_file_that_says_everything() -> None:
+def test_the_file_with_every_key_is_complete() -> None:
     for path in all_keys(ConfigFile):
         assert f"{path.rpartition('.')[2]}:" in WHOLE, path
 
@@ -210,7 +210,7 @@ def test_devices_of_a_replica_rule(read: Read, yaml: str, expected: Selection) -
     assert rule.devices == expected
 
 
-def test_both_strategies_may_stand_together_on_different_devices(read: Read) -> None:
+def test_both_strategies_can_be_used_for_different_devices(read: Read) -> None:
     settings = read(
         "flags: {mpsRoot: /m}\n"
         "sharing:\n"
@@ -232,7 +232,7 @@ def test_sleep_interval(read: Read, text: str, seconds: float | None) -> None:
     assert found == pytest.approx(seconds)
 
 
-def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
+def test_the_device_list_strategy_can_be_one_word(read: Read) -> None:
     settings = read("flags: {plugin: {deviceListStrategy: cdi-cri}}")
     assert settings.containers.device_list == {DeviceList.CDI_CRI}
 
@@ -244,7 +244,7 @@ def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
         ("off", False), ('"off"', False), ("false", False),
     ],
 )  # fmt: skip
-def test_a_resource_is_nested_by_the_words_of_the_nodes_setting_or_a_boolean(
+def test_a_resource_is_nested_with_host_or_a_boolean(
     read: Read, word: str, *, nested: bool
 ) -> None:
     settings = read(
@@ -273,7 +273,7 @@ LONG = "x" * 53
             "duplicate key 'migStrategy' in line 1",
         ),
         ('{"flags": {}, "flags": {}}', "duplicate key 'flags'"),
-        # Keys that are not known, and where they belong
+        # Unknown keys, and where they belong
         ("sharing: {memory: {untis: GiB}}", r"`sharing.memory.untis`; did you mean `unit`\?"),
         ("shraing: {}", r"unknown key `shraing`; did you mean `sharing`\?"),
         ("zzz: 1", "unknown key `zzz`; remove it"),
@@ -362,13 +362,15 @@ LONG = "x" * 53
         ("imex: {channelIDs: [0, 1]}", r"imex\.channelIDs: \[0, 1\] .*use 0"),
     ],
 )
-def test_a_wrong_file_is_refused_with_field_and_remedy(read: Read, text: str, because: str) -> None:
+def test_an_invalid_file_is_rejected_with_field_and_remedy(
+    read: Read, text: str, because: str
+) -> None:
     with pytest.raises(ConfigError, match=f"(?s){because}"):
         read(text)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"[" * 3000, b"a: " + b"9" * 5000])
-def test_content_that_no_parser_likes_is_a_config_error(tmp_path: Path, content: bytes) -> None:
+def test_content_that_cannot_be_parsed_is_a_config_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"^config-file: "):
@@ -380,5 +382,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_settings({}, None, tmp_path / "nowhere.yaml")
 
 
-def test_a_machine_type_file_may_be_left_empty(read: Read) -> None:
+def test_a_machine_type_file_can_be_empty(read: Read) -> None:
     assert read("flags: {gfd: {machineTypeFile: ''}}").labels.machine_type_file == ""

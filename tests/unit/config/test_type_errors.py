@@ -1,4 +1,4 @@
-"""A value of the wrong type: where it is, what it is, and what to write instead."""
+"""Error messages for a value of the wrong type: its key, the value and a remedy."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACE = "sharing.timeSlicing.resources[0].replicas"
 NAME = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: %s}]}}"
 
 
-def refusal(text: str, directory: Path) -> str:
+def message(text: str, directory: Path) -> str:
     path = directory / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -28,7 +28,7 @@ def refusal(text: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         # A whole number
         (
@@ -105,7 +105,7 @@ def refusal(text: str, directory: Path) -> str:
             "imex: {channelIDs: 0}",
             "imex.channelIDs: 0 is not valid: use a list; for a list of one, write [0]",
         ),
-        # What would be wrong as an entry too is not advised.
+        # No hint if the value would not be valid as an entry either.
         ("imex: {channelIDs: x}", "imex.channelIDs: 'x' is not valid: use a list"),
         (
             "sharing: {mps: {resources: gpu}}",
@@ -176,24 +176,24 @@ def refusal(text: str, directory: Path) -> str:
         ),
     ],
 )
-def test_a_mismatch_is_told_with_its_place_its_value_and_a_remedy(
-    text: str, told: str, tmp_path: Path
+def test_the_message_has_the_key_the_value_and_a_remedy(
+    text: str, expected: str, tmp_path: Path
 ) -> None:
-    assert refusal(text, tmp_path) == f"{tmp_path / 'config.yaml'}: {told}"
+    assert message(text, tmp_path) == f"{tmp_path / 'config.yaml'}: {expected}"
 
 
 @pytest.mark.parametrize(
     "value", [f"[{', '.join(['gpu'] * 99)}]", "&l [*l]", "{? !!timestamp 2001-01-01 : 1}"]
 )
-def test_any_value_can_be_shown_and_a_long_one_is_cut(value: str, tmp_path: Path) -> None:
-    told = refusal(f"flags: {{mpsRoot: {value}}}", tmp_path)
-    assert told.startswith(f"{tmp_path / 'config.yaml'}: flags.mpsRoot: ")
-    assert "is not valid: use a string" in told
-    assert len(told) < 300 + len(str(tmp_path / "config.yaml"))
+def test_any_value_can_be_shown_and_a_long_one_is_shortened(value: str, tmp_path: Path) -> None:
+    found = message(f"flags: {{mpsRoot: {value}}}", tmp_path)
+    assert found.startswith(f"{tmp_path / 'config.yaml'}: flags.mpsRoot: ")
+    assert "is not valid: use a string" in found
+    assert len(found) < 300 + len(str(tmp_path / "config.yaml"))
 
 
-def test_a_number_of_any_length_in_quotes_is_refused(tmp_path: Path) -> None:
-    assert "use a whole number" in refusal(REPLICAS % f'"{"9" * 5000}"', tmp_path)
+def test_a_number_of_any_length_in_quotes_is_rejected(tmp_path: Path) -> None:
+    assert "use a whole number" in message(REPLICAS % f'"{"9" * 5000}"', tmp_path)
 
 
 LISTS = {
@@ -210,7 +210,7 @@ VALUES = st.recursive(
 
 
 def document(path: str, value: object) -> object:
-    """One value at its place in the file, in a list of one entry where the file has a list."""
+    """The value at its key, in a list of one entry where the schema has a list."""
     while path:
         path, _, key = path.rpartition(".")
         value = {key: value}
@@ -221,15 +221,15 @@ def document(path: str, value: object) -> object:
 
 @settings(deadline=None)
 @given(path=st.sampled_from(sorted(all_keys(ConfigFile))), value=VALUES)
-def test_whatever_stands_at_a_key_is_never_told_in_the_words_of_a_library(
+def test_no_value_causes_a_message_of_the_library(
     tmp_path_factory: pytest.TempPathFactory, path: str, value: object
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps(document(path, value)))
     try:
         load_settings({}, None, file)
-        told = ""
+        found = ""
     except ConfigError as error:
-        told = str(error)
-    assert "Expected `" not in told
-    assert "`$" not in told
+        found = str(error)
+    assert "Expected `" not in found
+    assert "`$" not in found

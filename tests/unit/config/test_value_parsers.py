@@ -30,7 +30,7 @@ def test_a_list_of_references_is_kept_as_it_is(references: list[str]) -> None:
 
 
 @given(st.lists(st.one_of(INDICES.map(str), UUIDS.map("GPU-{}".format)), min_size=1, unique=True))
-def test_a_list_survives_being_written_as_a_text(references: list[str]) -> None:
+def test_a_list_can_be_written_as_text(references: list[str]) -> None:
     text = "".join(f"{reference}," for reference in references)
     found = parse_memory_selection("memory-devices", text)
     assert found == Selection(references=tuple(references))
@@ -42,7 +42,7 @@ def test_a_number_counts_devices(count: int) -> None:
 
 
 @given(st.lists(st.text(st.characters(exclude_characters=","), min_size=1).map(str.strip)))
-def test_a_list_is_split_at_commas_and_blanks_do_not_count(words: list[str]) -> None:
+def test_a_list_is_split_at_commas_without_spaces(words: list[str]) -> None:
     assert split_list(" , ".join(words)) == tuple(word for word in words if word)
 
 
