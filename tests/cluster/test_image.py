@@ -136,8 +136,8 @@ def test_it_has_the_name_that_manifests_use(image: Image) -> None:
         ("gpuslice", "--help", "Usage: gpuslice"),
         ("nvidia-device-plugin", "--version", "nvidia-device-plugin of gpuslice {version}\n"),
         ("gpu-feature-discovery", "--version", "gpu-feature-discovery of gpuslice {version}\n"),
-        ("gpushare-device-plugin-v2", "--help", "Usage of gpushare-device-plugin-v2:"),
-        ("config-manager", "--help", "Usage of config-manager:"),
+        ("gpushare-device-plugin-v2", "--help", "Usage: gpushare-device-plugin-v2"),
+        ("config-manager", "--help", "Usage: config-manager"),
         ("mps-control-daemon", "--version", "mps-control-daemon of gpuslice {version}\n"),
     ],
 )

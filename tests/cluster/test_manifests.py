@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY
 
 from .harness import RESOURCE, Client, eventually

@@ -391,7 +391,7 @@ def test_a_socket_directory_with_too_long_a_name_is_refused(make_rig: MakeRig) -
     deep = rig.directory / ("x" * 90) / "kubelet.sock"
     with rig.agent("--kubelet-socket", str(deep)) as agent:
         assert agent.wait() == 1
-        assert "bytes and may have 107" in agent.output()
+        assert "bytes, and 107 is the maximum" in agent.output()
 
 
 def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> None:

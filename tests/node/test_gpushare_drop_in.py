@@ -69,7 +69,7 @@ def test_a_node_without_gpus_is_waited_for(rig: Rig) -> None:
 @pytest.mark.parametrize(
     ("args", "code", "says"),
     [
-        (["--help"], 0, "-mps-pipe str"),
+        (["--help"], 0, "--mps-pipe VALUE"),
         (["--mem-unit=GiB"], 2, "flag provided but not defined: -mem-unit"),
         (["--mps-pipe=relative"], 1, "use an absolute path"),
     ],

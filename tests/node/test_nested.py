@@ -129,14 +129,14 @@ def test_a_host_that_cuts_memory_is_told_that_slices_are_not_for_nested_nodes(ho
     with host.agent(*flags, host.config("sharing: {memory: {devices: [0]}}")) as agent:
         host.wait_for_offer(RESOURCE, GPU)
         output = agent.wait_for_output("nested: host .*")
-        assert f"does not concern memory units ({RESOURCE})" in output
+        assert f"does not apply to memory units ({RESOURCE})" in output
         assert "memory-devices" in output
         assert VARIABLE not in host.admit(1).response.envs
         [given] = host.kubelet.admit(Pod("node", [Container("main", {GPU: 1})]))
         assert given.response.envs[VARIABLE] == given.ids[0]
     with host.plugin(*flags, name="without memory") as agent:
         agent.wait_for_output("offering")
-        assert "does not concern" not in agent.output()
+        assert "does not apply to" not in agent.output()
 
 
 def _a_file(path: Path) -> Path:

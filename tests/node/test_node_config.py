@@ -237,7 +237,7 @@ def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: R
             assert agent.wait() == 1
             assert f"config-file: '/proc/{os.getpid()}/fd/{receiver}'" in agent.output()
             assert "it is a pipe" in agent.output()
-            assert "give a regular file" in agent.output()
+            assert "use a regular file" in agent.output()
             assert "Traceback" not in agent.output()
     assert rig.kubelet.registrations == 0
 

@@ -531,8 +531,8 @@ def time_slicing(**entry: object) -> dict[str, object]:
 @pytest.mark.parametrize(
     ("config", "named"),
     [
-        ("flags: [", "not YAML"),
-        ("- a", "it is a list; write keys with their values here"),
+        ("flags: [", "not valid YAML"),
+        ("- a", "it is a list; use a section with these keys"),
         ({"version": "v2"}, "unknown version"),
         ({"flags": "none"}, "flags"),
         ({"flags": {"migStrategy": "some"}}, "flags.migStrategy"),

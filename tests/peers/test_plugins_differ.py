@@ -303,7 +303,7 @@ def test_a_variable_without_a_value_says_nothing_to_us(
         ("flags: {renameByDefault: true}", "sharing.timeSlicing.renameByDefault"),
         ("flags: {migStrat: none}", "did you mean `migStrategy`?"),
         ("flags: {MigStrategy: none}", "did you mean `migStrategy`?"),
-        ("version: v1\nversion: v1", "stands there twice"),
+        ("version: v1\nversion: v1", "duplicate key"),
     ],
 )
 def test_keys_that_would_be_ignored_are_errors_with_us(

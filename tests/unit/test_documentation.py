@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-from gpuslice.cli.gpushare import FLAGS
+from gpuslice.cli.gpushare import GPUSHARE_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -11,5 +11,5 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_flag_of_gpushare_is_documented() -> None:
     text = (DOCS / "compatibility.md").read_text()
     glog = {"alsologtostderr", "stderrthreshold", "log_dir", "log_backtrace_at", "vmodule"}
-    for flag in FLAGS:
-        assert flag.name in glog or re.search(rf"`--?{flag.name}`", text), flag.name
+    for option in GPUSHARE_OPTIONS:
+        assert option.name in glog or re.search(rf"`--?{option.name}`", text), option.name

@@ -7,9 +7,9 @@ import stat
 from dataclasses import replace
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.codes import Code
 from gpuslice.slicing.allocated_devices import (
     LONGEST_BYTES,
     VARIABLE,

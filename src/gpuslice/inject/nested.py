@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpuslice.config.settings import ContainerSettings, DeviceList
+from gpuslice.config.settings import NESTED_ENV, ContainerSettings, DeviceList
 from gpuslice.inject.edits import ContainerEdits, Mount, merged
 from gpuslice.inject.visible import (
     Host,
@@ -24,8 +24,6 @@ from gpuslice.inject.visible import (
 )
 from gpuslice.slicing.allocated_devices import VARIABLE
 from gpuslice.slicing.device import Device
-
-ALLOTMENT_FILE = "/gpu.env"
 
 
 def nested(
@@ -58,7 +56,7 @@ def nested(
                 mounts=(
                     Mount(
                         write_file(gpu_env(device.uuid for device in own)),
-                        ALLOTMENT_FILE,
+                        NESTED_ENV,
                         read_only=True,
                     ),
                 ),

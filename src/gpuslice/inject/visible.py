@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID, uuid5
 
-from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
 from gpuslice.codes import Code
+from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
 from gpuslice.inject.edits import NOTHING, ContainerEdits, DeviceNode, Mount, merged
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import GrantRefused

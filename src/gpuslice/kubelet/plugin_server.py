@@ -167,7 +167,7 @@ class PluginServer:
                     await self._wake.wait()
 
     async def _listen(self, service: DevicePluginService) -> grpc.aio.Server | None:
-        """None if the directory was removed meanwhile, which happens when a kubelet is reinstalled."""
+        """None if the directory was removed meanwhile, for example by a new installation."""
         server = grpc.aio.server(
             # A GetPreferredAllocation request contains every free device id.
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
@@ -183,8 +183,8 @@ class PluginServer:
             if not self._socket.parent.is_dir():
                 return None
             raise PluginServerError(
-                f"the socket {self._socket} cannot be created ({error}): mount the kubelet's directory "
-                "and make it writable for this process"
+                f"the socket {self._socket} cannot be created ({error}): mount the kubelet's "
+                "directory and make it writable for this process"
             ) from error
         return server
 

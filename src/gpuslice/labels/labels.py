@@ -23,7 +23,6 @@ from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import SharingStrategy
 
-
 _MEMORY = SharingStrategy.MEMORY.value
 
 

@@ -117,7 +117,7 @@ class ConfigSource:
             changed()
 
     async def _settled(self) -> _Choice:
-        """Editors truncate a file before they write it, and an empty file is a valid configuration."""
+        """Editors truncate a file before they write it, and an empty file is valid."""
         choice = self._read()
         if choice.content == self._choice.content:
             return choice

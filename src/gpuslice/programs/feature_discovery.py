@@ -20,7 +20,7 @@ from gpuslice.gpus.inventory import Inventory
 from gpuslice.gpus.nvml import Nvml
 from gpuslice.labels.collect import collect_labels
 from gpuslice.labels.errors import LabelsError
-from gpuslice.labels.label_options import Target
+from gpuslice.labels.label_options import LabelTarget
 from gpuslice.labels.publish_loop import publish
 from gpuslice.labels.publishers import (
     Destination,
@@ -55,7 +55,7 @@ _NO_GPUS = Inventory("", ())
 
 
 def run_feature_discovery(
-    load: Callable[[Path | None], Loaded], options: StartupOptions, target: Target
+    load: Callable[[Path | None], Loaded], options: StartupOptions, target: LabelTarget
 ) -> None:
     """Publishes once, or runs until SIGTERM or SIGINT.
 
@@ -69,7 +69,7 @@ class FeatureDiscovery:
         self,
         load: Callable[[Path | None], Loaded],
         options: StartupOptions,
-        target: Target,
+        target: LabelTarget,
     ) -> None:
         self._load = load
         self._options = options
@@ -87,7 +87,7 @@ class FeatureDiscovery:
             stack.push_async_callback(driver.close)
             publishers = Publishers(self._target)
             stack.push_async_callback(publishers.close)
-            labels = LabelTarget(publishers, driver, state, self._triggers)
+            labels = DiscoveryTarget(publishers, driver, state, self._triggers)
             reconciler = Reconciler(
                 target=labels,
                 load=lambda: self._load(source.current),
@@ -114,7 +114,7 @@ class FeatureDiscovery:
 class Publishers:
     """The publisher of each destination, and the connection to the API server if one needs it."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: LabelTarget) -> None:
         self._target = target
         self._server: ApiServer | None = None
         self._publishers: dict[Destination, Publisher] = {}
@@ -123,7 +123,7 @@ class Publishers:
         """Raises ConfigError if labels cannot be published there."""
         target = self._target
         destination = Destination(
-            target.mode_with(settings),
+            target.mode_for(settings),
             settings.output_file,
             target.node_name,
             target.namespace,
@@ -160,7 +160,7 @@ class LabelPlan:
     notices: tuple[Notice, ...] = ()
 
 
-class LabelTarget:
+class DiscoveryTarget:
     """Implements `node.reconciler.Target`: the plan is what to label, applying it publishes."""
 
     def __init__(

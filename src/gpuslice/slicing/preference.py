@@ -16,7 +16,6 @@ from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import Policy, SharingStrategy
 from gpuslice.slicing.topology import Topology
 from gpuslice.slicing.topology_search import closest
-from gpuslice.slicing.topology_search import closest
 
 
 def prefer(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.value_parsers import parse_address
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics, NoMetrics, Recorder
 
@@ -35,7 +36,7 @@ async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
     if not address:
         yield NoMetrics()
         return
-    host, port = parse_address(address)
+    host, port = parse_address("metrics-address", address)
     # Imported here: an agent without metrics does without the library's memory.
     from gpuslice.telemetry.prometheus import Exposition
 
@@ -53,16 +54,6 @@ async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
     finally:
         server.close()
         pages.end()
-
-
-def parse_address(text: str) -> tuple[str | None, int]:
-    """`host:port`; without a host (None) every interface is meant. IPv6 goes in brackets."""
-    match = re.fullmatch(
-        r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", text
-    )
-    if match is None or int(match["port"]) > 65535:
-        raise ConfigError("metrics-address", text, "use host:port or :port, as in :9400")
-    return match["six"] or match["host"] or None, int(match["port"])
 
 
 @dataclass(frozen=True, slots=True)

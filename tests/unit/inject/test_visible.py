@@ -66,8 +66,7 @@ def test_indices_and_device_nodes_of_a_driver_in_a_container() -> None:
     assert visible([GPU_A], chosen, HOST) == ContainerEdits(
         env={"NVIDIA_VISIBLE_DEVICES": "0"},
         devices=tuple(
-            DeviceNode(f"/run/nvidia/driver{path}", path)
-            for path in (*CONTROL, "/dev/nvidia0")
+            DeviceNode(f"/run/nvidia/driver{path}", path) for path in (*CONTROL, "/dev/nvidia0")
         ),
     )
 

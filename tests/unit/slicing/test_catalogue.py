@@ -23,7 +23,7 @@ from gpuslice.slicing.rules import (
     SharingStrategy,
 )
 
-from .nodes import MEDIUM, SMALL, codes, contents, gpu, messages, mig_gpu, sliced_gpus
+from .nodes import A100, MEDIUM, SMALL, codes, contents, gpu, messages, mig_gpu, sliced_gpus
 
 T4 = "Tesla T4"
 MIXED = MigStrategy.MIXED
@@ -122,8 +122,7 @@ def test_a_gpu_that_no_rule_names_keeps_the_usual_name() -> None:
         ("*tesla t4", "no GPU to name on this node matches '*tesla t4': did you mean 'Tesla T4'?"),
         (
             "*H100*",
-            "no GPU to name on this node matches '*H100*': there is "
-            + "NVIDIA A100-SXM4-40GB, Tesla T4",
+            f"no GPU to name on this node matches '*H100*': there is {A100}, {T4}",
         ),
     ],
 )

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.telemetry.http_server import metrics_at, parse_address
+from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.metrics import Metrics, NoMetrics
 from tests.surroundings import free_address
 
@@ -194,25 +194,6 @@ def test_an_address_in_use_is_named() -> None:
 
     with pytest.raises(ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*choose a free one"):
         asyncio.run(main(free_address()))
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        (":9400", (None, 9400)),
-        ("0.0.0.0:9400", ("0.0.0.0", 9400)),
-        ("[::1]:9400", ("::1", 9400)),
-        ("localhost:9400", ("localhost", 9400)),
-    ],
-)
-def test_addresses_are_hosts_and_ports(text: str, address: tuple[str | None, int]) -> None:
-    assert parse_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["9400", "host:", "::1:9400", ":99999", "http://x:1", "[]:1"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="use host:port"):
-        parse_address(text)
 
 
 def test_metrics_that_nobody_wants_cost_nothing() -> None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
+from gpuslice.codes import Code
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.mps.daemons import Daemon
 from gpuslice.mps.probe import DaemonProbe
-from gpuslice.codes import Code
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 

@@ -18,9 +18,9 @@ class NestedFileError(ProgramError):
 
     def __init__(self, directory: Path, error: OSError) -> None:
         super().__init__(
-            f"nested-dir: {str(directory)!r} is not valid: lists of GPUs for nested nodes cannot be "
-            f"written there ({error.strerror}); mount a directory of the host at the same path, "
-            "writable"
+            f"nested-dir: {str(directory)!r} is not valid: lists of GPUs for nested nodes cannot "
+            f"be written there ({error.strerror}); mount a directory of the host at the same "
+            "path, writable"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a message advises is what the program accepts."""
+"""A program accepts the remedies of its own error messages."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ COMMANDS = [["gpuslice", "labels"], ["gpu-feature-discovery"]]
 
 
 def run(command: list[str], *args: str) -> subprocess.CompletedProcess[str]:
-    """On a node without a driver, which is where people meet these messages."""
+    """On a node without a driver, where these errors are common."""
     argv = [str(BIN / command[0]), *command[1:], "--machine-type-file=", *args]
     return subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env={})
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_labels_that_are_in_want_of_a_node_or_a_driver_say_how_to_do_without(
+def test_labels_without_a_node_name_or_a_driver_name_flags_that_work(
     command: list[str],
 ) -> None:
     args = ["--oneshot=true"]
-    for advised in (
+    for remedy in (
         ["--use-node-feature-api=false", "--output-file="],
         ["--fail-on-init-error=false"],
     ):
-        refused = run(command, *args)
-        assert refused.returncode == 1
-        found = re.findall(r"--[a-z-]+=(?:false)?", refused.stderr)
-        assert found == advised
+        failed = run(command, *args)
+        assert failed.returncode == 1
+        found = re.findall(r"--[a-z-]+=(?:false)?", failed.stderr)
+        assert found == remedy
         args += found
     done = run(command, *args)
     assert done.returncode == 0
     assert "nvidia.com/gfd.timestamp=" in done.stdout
 
 
-def test_an_agent_names_the_key_and_the_file_of_a_wrong_value(tmp_path: Path) -> None:
+def test_an_agent_names_the_file_and_the_key_of_an_invalid_value(tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text("flags: {mpsRoot: mps}")
     argv = [str(BIN / "gpuslice"), "agent", f"--config-file={file}", "--fail-on-init-error=false"]

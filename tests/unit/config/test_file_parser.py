@@ -1,4 +1,4 @@
-"""The file: what it may say, what becomes of it, and what is wrong with it."""
+"""The configuration file: its keys, the settings they become, and errors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import DeviceList, LabelSettings, Settings
-from gpuslice.config.unknown_keys import all_paths
+from gpuslice.config.unknown_keys import all_keys
 from gpuslice.slicing.rules import (
     ALL,
     NameRule,
@@ -96,7 +96,7 @@ health: {enabled: false}
 """
 
 
-def test_a_file_that_says_everything(read: Read) -> None:
+def test_a_file_with_every_key(read: Read) -> None:
     settings = read(WHOLE)
     assert settings.rules.gpus == (
         NameRule("*A100*", "nvidia.com/a100"),
@@ -116,7 +116,7 @@ def test_a_file_that_says_everything(read: Read) -> None:
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)
 
 
-def test_what_an_agent_describes_can_be_read_again(read: Read) -> None:
+def test_the_description_of_settings_is_a_valid_file(read: Read) -> None:
     for settings in (Settings(), read(WHOLE)):
         described = settings.describe()
         del described["agent"]
@@ -124,8 +124,8 @@ def test_what_an_agent_describes_can_be_read_again(read: Read) -> None:
         assert again == settings
 
 
-def test_every_key_is_named_in_the_file_that_says_everything() -> None:
-    for path in all_paths(ConfigFile):
+def test_the_file_with_every_key_is_complete() -> None:
+    for path in all_keys(ConfigFile):
         assert f"{path.rpartition('.')[2]}:" in WHOLE, path
 
 
@@ -210,7 +210,7 @@ def test_devices_of_a_replica_rule(read: Read, yaml: str, expected: Selection) -
     assert rule.devices == expected
 
 
-def test_both_strategies_may_stand_together_on_different_devices(read: Read) -> None:
+def test_both_strategies_can_be_used_for_different_devices(read: Read) -> None:
     settings = read(
         "flags: {mpsRoot: /m}\n"
         "sharing:\n"
@@ -232,7 +232,7 @@ def test_sleep_interval(read: Read, text: str, seconds: float | None) -> None:
     assert found == pytest.approx(seconds)
 
 
-def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
+def test_the_device_list_strategy_can_be_one_word(read: Read) -> None:
     settings = read("flags: {plugin: {deviceListStrategy: cdi-cri}}")
     assert settings.containers.device_list == {DeviceList.CDI_CRI}
 
@@ -244,7 +244,7 @@ def test_the_device_list_strategy_may_be_one_word(read: Read) -> None:
         ("off", False), ('"off"', False), ("false", False),
     ],
 )  # fmt: skip
-def test_a_resource_is_nested_by_the_words_of_the_nodes_setting_or_a_boolean(
+def test_a_resource_is_nested_with_host_or_a_boolean(
     read: Read, word: str, *, nested: bool
 ) -> None:
     settings = read(
@@ -265,12 +265,15 @@ LONG = "x" * 53
     ("text", "because"),
     [
         ("version: v2", "version: 'v2' is not valid: unknown version"),
-        ("sharing: [", "is not YAML"),
-        ("- a", "^config-file: .*it is a list; write keys with their values here: version, flags"),
-        ("just words", "^config-file: .*it is just 'just words'; write keys with their values"),
-        ("flags: {migStrategy: single, migStrategy: mixed}", "'migStrategy' of line 1 .* twice"),
-        ('{"flags": {}, "flags": {}}', "'flags' stands there twice"),
-        # Keys that are not known, and where they belong
+        ("sharing: [", "is not valid YAML"),
+        ("- a", "^config-file: .*it is a list; use a section with these keys: version, flags"),
+        ("just words", "^config-file: .*single value 'just words'; use a section with these keys"),
+        (
+            "flags: {migStrategy: none, migStrategy: mixed}",
+            "duplicate key 'migStrategy' in line 1",
+        ),
+        ('{"flags": {}, "flags": {}}', "duplicate key 'flags'"),
+        # Unknown keys, and where they belong
         ("sharing: {memory: {untis: GiB}}", r"`sharing.memory.untis`; did you mean `unit`\?"),
         ("shraing: {}", r"unknown key `shraing`; did you mean `sharing`\?"),
         ("zzz: 1", "unknown key `zzz`; remove it"),
@@ -288,18 +291,18 @@ LONG = "x" * 53
         (REPLICAS % "name: gpu, replica: 2", r"resources\[0\]\.replica`; did you mean `replicas`"),
         ("a: 1\nb: 2", "unknown key `a`; .*unknown key `b`"),
         # Wrong types
-        ("version: 1", "^version: 1 is not valid: unknown version; write v1"),
-        ("sharing: {memory: {unit: 512}}", r"^sharing\.memory\.unit: '512' .*256MiB or 2GiB"),
-        ("sharing: {memory: {unit: 0.5}}", r"^sharing\.memory\.unit: '0.5' .*256MiB or 2GiB"),
-        ("sharing: {memory: {mps: {check: on}}}", "mps.check: 'true' .*require, auto, off"),
+        ("version: 1", "yaml: version: 1 is not valid: unknown version; use v1"),
+        ("sharing: {memory: {unit: 512}}", r"yaml: sharing\.memory\.unit: 512 .*256MiB or 2GiB"),
+        ("sharing: {memory: {unit: 0.5}}", r"yaml: sharing\.memory\.unit: 0.5 .*256MiB or 2GiB"),
+        ("sharing: {memory: {mps: {check: on}}}", "mps.check: true .*require, auto, off"),
         (REPLICAS % "name: gpu, replicas: 2, nested: guest", r"nested: 'guest' .*flags\.nested"),
         (REPLICAS % "name: gpu, replicas: 2, nested: inside", r"'inside' .*one of host, off"),
-        ("sharing: {memory: {reserve: 512}}", r"sharing\.memory\.reserve: '512'.*256MiB or 2GiB"),
+        ("sharing: {memory: {reserve: 512}}", r"sharing\.memory\.reserve: 512 .*256MiB or 2GiB"),
         (RESERVED % "512", r"sharing\.mps\.reserve: '512' is not valid.*256MiB or 2GiB"),
         (RESERVED % "-1MiB", r"sharing\.mps\.reserve: '-1MiB' is not valid.*256MiB or 2GiB"),
         (RESERVED % "10%", r"sharing\.mps\.reserve: '10%' is not valid.*256MiB or 2GiB"),
         (RESERVED % "1.5", r"mps\.reserve: '1\.5' is not valid.*256MiB or 2GiB"),
-        (RESERVED % "true", r"mps\.reserve: true is not valid: use a text or a number"),
+        (RESERVED % "true", r"mps\.reserve: true is not valid: use a string or a number"),
         (
             "sharing: {timeSlicing: {reserve: 1GiB, resources: [{name: gpu, replicas: 2}]}}",
             r"`sharing\.timeSlicing\.reserve`; it belongs at .* or `sharing\.mps\.reserve`",
@@ -309,11 +312,11 @@ LONG = "x" * 53
         ("resources: {mig: [{pattern: a}]}", r"resources\.mig\[0\]\.name: .*no name"),
         (
             f"resources: {{gpus: [{{pattern: '*', name: {LONG}}}]}}",
-            "has 64 characters and may have 63",
+            "has 64 characters: use a name of at most 63",
         ),
-        ("resources: {gpus: [{pattern: '*', name: Big}]}", "small letters"),
+        ("resources: {gpus: [{pattern: '*', name: Big}]}", "lower case letters"),
         ("resources: {gpus: [{pattern: '*', name: a.com/gpu}]}", "use nvidia.com/"),
-        ("resources: {gpus: [{pattern: '*', name: -gpu}]}", "small letters"),
+        ("resources: {gpus: [{pattern: '*', name: -gpu}]}", "lower case letters"),
         # Replicas
         ("sharing: {timeSlicing: }", r"timeSlicing\.resources: .*no resources specified"),
         ("sharing: {timeSlicing: {}}", r"timeSlicing\.resources: .*no resources specified"),
@@ -325,22 +328,22 @@ LONG = "x" * 53
         (
             "sharing: {timeSlicing: {renameByDefault: true, resources: [{name: %s, replicas: 2}]}}"
             % ("x" * 50),
-            r"\.rename: .*has 68 characters and may have 63",
+            r"\.rename: .*has 68 characters: use a name of at most 63",
         ),
-        (WITH_DEVICES % "some", r"devices: 'some' .*write all, a number"),
-        (WITH_DEVICES % "'2'", "devices: '2' .*write all, a number"),
+        (WITH_DEVICES % "some", r"devices: 'some' .*use all, a number"),
+        (WITH_DEVICES % "'2'", "devices: '2' .*use all, a number"),
         (WITH_DEVICES % "0", "devices: 0 .*at least 1 device"),
         (WITH_DEVICES % "[]", r"devices: \[\] .*name at least one"),
         (WITH_DEVICES % "[-1]", r"devices\[0\]: -1 .*use an index"),
         (WITH_DEVICES % "[0, GPU-1]", r"devices\[1\]: 'GPU-1' .*use an index"),
         (
             REPLICAS % "name: gpu, replicas: 2}, {name: nvidia.com/gpu, devices: [0], replicas: 3",
-            r"sharing: 'nvidia\.com/gpu' .*takes all of its devices",
+            r"sharing: 'nvidia\.com/gpu' .*one of them selects all; list devices",
         ),
         (
             REPLICAS % "name: gpu, devices: [0], replicas: 2}, "
             "{name: gpu, rename: x, devices: [1, 0], replicas: 3",
-            r"sharing: '0' .*two rules for nvidia\.com/gpu name this device",
+            r"sharing: '0' .*two rules for nvidia\.com/gpu use this device",
         ),
         (
             (
@@ -355,17 +358,19 @@ LONG = "x" * 53
         ("flags: {gfd: {sleepInterval: 60}}", r"sleepInterval: 60 .*counts nanoseconds"),
         ("flags: {gfd: {sleepInterval: 2us}}", r"sleepInterval: '2us' .*at least 100ms"),
         ("flags: {gfd: {sleepInterval: .inf}}", r"sleepInterval: '.inf' .*at least 100ms"),
-        ("resources: {gpus: &l [*l]}", "a part of it contains itself"),
-        ("imex: {channelIDs: [0, 1]}", "imex.* '0,1' .*use 0"),
+        ("resources: {gpus: &l [*l]}", "alias must not refer to a section that contains it"),
+        ("imex: {channelIDs: [0, 1]}", r"imex\.channelIDs: \[0, 1\] .*use 0"),
     ],
 )
-def test_a_wrong_file_is_refused_with_field_and_remedy(read: Read, text: str, because: str) -> None:
+def test_an_invalid_file_is_rejected_with_field_and_remedy(
+    read: Read, text: str, because: str
+) -> None:
     with pytest.raises(ConfigError, match=f"(?s){because}"):
         read(text)
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe\x00binary", b"[" * 3000, b"a: " + b"9" * 5000])
-def test_content_that_no_parser_likes_is_a_config_error(tmp_path: Path, content: bytes) -> None:
+def test_content_that_cannot_be_parsed_is_a_config_error(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "config.yaml"
     path.write_bytes(content)
     with pytest.raises(ConfigError, match=r"^config-file: "):
@@ -377,5 +382,5 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
         load_settings({}, None, tmp_path / "nowhere.yaml")
 
 
-def test_a_machine_type_file_may_be_left_empty(read: Read) -> None:
+def test_a_machine_type_file_can_be_empty(read: Read) -> None:
     assert read("flags: {gfd: {machineTypeFile: ''}}").labels.machine_type_file == ""

@@ -1,4 +1,4 @@
-"""Settings in the layout of the configuration file, as an operator would write them."""
+"""Renders settings in the layout of the configuration file, for the log."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 _NANOSECONDS = 1_000_000_000
 
 
-def describe(settings: Settings) -> dict[str, object]:
-    """Everything but `agent` could stand in a file; `agent` is what flags alone can say."""
+def describe_settings(settings: Settings) -> dict[str, object]:
+    """A valid file, except for the section `agent`: its settings have no key in the file."""
     containers = settings.containers
     return {
         "version": "v1",
         "flags": _flags(settings),
         "resources": {
             "gpus": [_name_rule(rule) for rule in settings.rules.gpus],
-            **_if("mig", [_name_rule(rule) for rule in settings.rules.mig or ()]),
+            **_if_set("mig", [_name_rule(rule) for rule in settings.rules.mig or ()]),
         },
         "sharing": _sharing(settings),
         "imex": {
@@ -39,7 +39,7 @@ def _flags(settings: Settings) -> dict[str, object]:
     return {
         "migStrategy": settings.rules.mig_strategy.value,
         "failOnInitError": settings.fail_on_init_error,
-        **_if("mpsRoot", containers.mps_root),
+        **_if_set("mpsRoot", containers.mps_root),
         "nvidiaDriverRoot": containers.driver_root,
         "nvidiaDevRoot": containers.dev_root,
         "gdrcopyEnabled": containers.gdrcopy,
@@ -48,7 +48,7 @@ def _flags(settings: Settings) -> dict[str, object]:
         "useNodeFeatureAPI": settings.labels.use_node_feature_api,
         "deviceDiscoveryStrategy": settings.discovery.value,
         "nested": settings.nested.value,
-        **_if("nestedEnv", settings.nested_env),
+        **_if_set("nestedEnv", settings.nested_env),
         "nestedDir": settings.nested_directory,
         "plugin": {
             "passDeviceSpecs": containers.pass_device_specs,
@@ -83,8 +83,8 @@ def _sharing(settings: Settings) -> dict[str, object]:
     replicas = settings.rules.replicas
     return {
         "memory": _memory(settings),
-        **_if("timeSlicing", _strategy(replicas, SharingStrategy.TIME_SLICING)),
-        **_if("mps", _strategy(replicas, SharingStrategy.MPS)),
+        **_if_set("timeSlicing", _replicas(replicas, SharingStrategy.TIME_SLICING)),
+        **_if_set("mps", _replicas(replicas, SharingStrategy.MPS)),
     }
 
 
@@ -98,24 +98,24 @@ def _memory(settings: Settings) -> dict[str, object]:
         "unit": str(memory.unit),
         "reserve": _size(memory.reserve_mib),
         "threads": memory.threads.value,
-        "mps": {**_if("pipeDirectory", mps.pipe), "check": mps.check.value},
+        "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
     }
 
 
-def _strategy(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[str, object]:
+def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[str, object]:
     chosen = [rule for rule in rules if rule.strategy is strategy]
     if not chosen:
         return {}
     return {
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
-        **_if("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
+        **_if_set("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
         "resources": [
             {
                 "name": rule.name,
-                **_if("rename", rule.rename),
+                **_if_set("rename", rule.rename),
                 "devices": _selection(rule.devices),
                 "replicas": rule.replicas,
-                **_nested(rule),
+                **_nested_key(rule),
             }
             for rule in chosen
         ],
@@ -123,10 +123,10 @@ def _strategy(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
 
 
 def _name_rule(rule: NameRule) -> dict[str, object]:
-    return {"pattern": rule.pattern, "name": rule.name, **_nested(rule)}
+    return {"pattern": rule.pattern, "name": rule.name, **_nested_key(rule)}
 
 
-def _nested(rule: NameRule | ReplicaRule) -> dict[str, object]:
+def _nested_key(rule: NameRule | ReplicaRule) -> dict[str, object]:
     return {} if rule.nested is None else {"nested": "host" if rule.nested else "off"}
 
 
@@ -150,9 +150,9 @@ def _agent(settings: Settings) -> dict[str, object]:
         "cdiRemoveOnExit": cdi.remove_on_exit,
         "ignoredXids": "all" if health.ignore_all else sorted(health.ignored),
         "fatalXids": "all" if health.fatal is None else sorted(health.fatal),
-        **_if("nestedDevices", settings.nested_devices),
+        **_if_set("nestedDevices", settings.nested_devices),
     }
 
 
-def _if(key: str, value: object) -> dict[str, object]:
+def _if_set(key: str, value: object) -> dict[str, object]:
     return {key: value} if value else {}
