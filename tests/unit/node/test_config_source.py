@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.api_server import api_server
-from gpuslice.agent.node_config import ConfigSource
 from gpuslice.cluster.events import NodeEvents, NoEvents
 from gpuslice.config.config_choice import Fallback
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.node.config_source import ConfigSource
+from gpuslice.node.event_recorder import EventRecorder
+from gpuslice.node.state import NodeState
+from gpuslice.programs.api_server import connect_if_needed
 from gpuslice.telemetry.metrics import Recorder
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
@@ -23,9 +25,10 @@ LABEL = "nvidia.com/device-plugin.config"
 class Reader:
     """What an agent reads when it is told to."""
 
-    def __init__(self, source: ConfigSource, metrics: Recorder) -> None:
+    def __init__(self, source: ConfigSource, metrics: Recorder, state: NodeState) -> None:
         self.source = source
         self.metrics = metrics
+        self.state = state
         self.first: Path | None = None
         self.read: list[str] = []
 
@@ -46,15 +49,16 @@ async def eventually(holds: Callable[[], bool], what: Callable[[], object] = lam
 
 
 @contextlib.asynccontextmanager
-async def reading(options: StartupOptions, patience: float = 10.0) -> AsyncIterator[Reader]:
-    api = api_server(options)
-    metrics = Recorder()
-    events = NodeEvents(api, options.node_name or "") if api else NoEvents()
-    source = ConfigSource(options, api, events, metrics, label_patience_seconds=patience)
-    reader = Reader(source, metrics)
+async def reading(options: StartupOptions, label_timeout: float = 10.0) -> AsyncIterator[Reader]:
+    api = connect_if_needed(options)
+    metrics, state = Recorder(), NodeState()
+    recorder = EventRecorder(NodeEvents(api, options.node_name or "") if api else NoEvents())
+    state.subscribe(recorder.read)
+    source = ConfigSource(options, api, state, metrics, label_timeout_seconds=label_timeout)
+    reader = Reader(source, metrics, state)
     try:
         reader.first = await source.first()
-        task = asyncio.create_task(source.run(reader.changed))
+        task = asyncio.gather(source.run(reader.changed), recorder.run())
         # The watch begins in a thread.
         await asyncio.sleep(0.3)
         yield reader
@@ -66,10 +70,12 @@ async def reading(options: StartupOptions, patience: float = 10.0) -> AsyncItera
 
 
 def run(
-    options: StartupOptions, scenario: Callable[[Reader], Awaitable[None]], patience: float = 10.0
+    options: StartupOptions,
+    scenario: Callable[[Reader], Awaitable[None]],
+    label_timeout: float = 10.0,
 ) -> None:
     async def main() -> None:
-        async with reading(options, patience) as reader:
+        async with reading(options, label_timeout) as reader:
             await scenario(reader)
 
     asyncio.run(main())
@@ -211,13 +217,13 @@ def test_a_missing_file_is_named_at_start(tmp_path: Path) -> None:
     file = tmp_path / "nowhere.yaml"
     with pytest.raises(ConfigError, match=r"config-file: '.*nowhere.yaml'"):
         asyncio.run(
-            ConfigSource(StartupOptions(config_file=file), None, NoEvents(), Recorder()).first()
+            ConfigSource(StartupOptions(config_file=file), None, NodeState(), Recorder()).first()
         )
 
 
 def _first(path: Path) -> Path | None:
     options = StartupOptions(config_file=path)
-    return asyncio.run(ConfigSource(options, None, NoEvents(), Recorder()).first())
+    return asyncio.run(ConfigSource(options, None, NodeState(), Recorder()).first())
 
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
@@ -298,7 +304,7 @@ def test_directories_and_the_kubelets_own_names_are_no_configurations(tmp_path: 
 def test_a_directory_that_is_not_mounted_is_named(tmp_path: Path) -> None:
     options = StartupOptions(config_dir=tmp_path / "nowhere", default_config="a")
     with pytest.raises(ConfigError, match=r"config-file-srcdir: '.*nowhere'.*mount"):
-        asyncio.run(ConfigSource(options, None, NoEvents(), Recorder()).first())
+        asyncio.run(ConfigSource(options, None, NodeState(), Recorder()).first())
 
 
 # A directory and the node's label
@@ -384,7 +390,7 @@ def test_an_api_server_that_is_away_at_start_means_the_default_until_it_is_back(
         kubernetes.refuse_with = None
         await reader.until("version: v1 # b")
 
-    run(options, scenario, patience=0.5)
+    run(options, scenario, label_timeout=0.5)
 
 
 def test_without_a_default_the_agent_waits_for_the_api_server(
@@ -395,7 +401,7 @@ def test_without_a_default_the_agent_waits_for_the_api_server(
 
     async def main() -> None:
         asyncio.get_running_loop().call_later(1, setattr, kubernetes, "refuse_with", None)
-        async with reading(labelled, patience=0.2) as reader:
+        async with reading(labelled, label_timeout=0.2) as reader:
             assert reader.first == configs.directory / "b"
 
     asyncio.run(main())
@@ -428,8 +434,8 @@ def test_a_label_that_goes_away_gives_the_default_its_turn(
 
 def test_a_node_without_credentials_goes_without_events(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
-    assert api_server(StartupOptions()) is None
-    assert api_server(StartupOptions(node_name="n1")) is None
+    assert connect_if_needed(StartupOptions()) is None
+    assert connect_if_needed(StartupOptions(node_name="n1")) is None
 
 
 def test_a_label_cannot_be_read_without_credentials(
@@ -437,4 +443,4 @@ def test_a_label_cannot_be_read_without_credentials(
 ) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     with pytest.raises(ConfigError, match=r"node-name: 'n1'.*set kubeconfig"):
-        api_server(StartupOptions(node_name="n1", config_dir=tmp_path))
+        connect_if_needed(StartupOptions(node_name="n1", config_dir=tmp_path))

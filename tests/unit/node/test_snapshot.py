@@ -1,16 +1,22 @@
-"""Which devices a trouble strikes, and what ends it."""
+"""Which devices a fault affects, and what makes a part unhealthy."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.agent.node_health import NodeHealth
-from gpuslice.gpus.health import Cause, Trouble
+from gpuslice.codes import Code
+from gpuslice.gpus.faults import Fault
+from gpuslice.node.snapshot import DaemonState, Problem, Snapshot
 from gpuslice.slicing.device import Device
+from gpuslice.slicing.device_ids import replica_ids
 from gpuslice.slicing.gpu import MigDevice
+from gpuslice.slicing.pool import Part, Pool, Share
 
 A, B = "GPU-a", "GPU-b"
+instance = st.none() | st.integers(0, 3)
 
 
 def gpu(uuid: str) -> Device:
@@ -19,87 +25,78 @@ def gpu(uuid: str) -> Device:
 
 def mig(parent: str, gpu_instance: int, compute_instance: int = 0) -> Device:
     name = f"MIG-{parent}-{gpu_instance}-{compute_instance}"
-    part = MigDevice(
+    device = MigDevice(
         name, gpu_instance, gpu_instance, compute_instance, profile="1g.5gb", memory_mib=4864
     )
-    return Device(name, f"0:{gpu_instance}", gpu=parent, mig=part)
+    return Device(name, f"0:{gpu_instance}", gpu=parent, mig=device)
 
 
-def xid(uuid: str | None, gi: int | None = None, ci: int | None = None) -> Trouble:
-    return Trouble(uuid, "XID 79", Cause.XID, 79, gi, ci)
+def part(device: Device, daemon: str | None = None) -> Part:
+    return Part(device, replica_ids(device.uuid, 4), Share(1024, 4), daemon)
 
 
-def test_a_trouble_strikes_its_gpu_and_all_its_parts_and_no_other() -> None:
-    health = NodeHealth()
-    assert health.add(xid(A))
-    assert not health.healthy(gpu(A))
-    assert not health.healthy(mig(A, 3))
-    assert health.healthy(gpu(B))
-    assert health.healthy(mig(B, 3))
+def xid(uuid: str | None, gi: int | None = None, ci: int | None = None) -> Fault:
+    return Fault(Code.XID, "XID 79", uuid, gi, ci, 79)
 
 
-def test_a_trouble_without_a_gpu_strikes_all() -> None:
-    health = NodeHealth()
-    health.add(xid(None))
-    assert not any(map(health.healthy, (gpu(A), gpu(B), mig(A, 1))))
+def healthy(snapshot: Snapshot, *devices: Device) -> list[bool]:
+    return [snapshot.healthy(part(device)) for device in devices]
 
 
-instance = st.none() | st.integers(0, 3)
+def test_a_fault_affects_its_gpu_and_all_its_mig_devices_and_no_other() -> None:
+    snapshot = Snapshot(faults=(xid(A),))
+    assert healthy(snapshot, gpu(A), mig(A, 3)) == [False, False]
+    assert healthy(snapshot, gpu(B), mig(B, 3)) == [True, True]
+    assert snapshot.gpu_faults(A) == (xid(A),)
+    assert snapshot.gpu_faults(B) == ()
+
+
+def test_a_fault_without_a_gpu_affects_all() -> None:
+    snapshot = Snapshot(faults=(xid(None),))
+    assert healthy(snapshot, gpu(A), gpu(B), mig(A, 1)) == [False, False, False]
 
 
 @given(gi=instance, ci=instance, own_gi=st.integers(0, 3), own_ci=st.integers(0, 3))
-def test_each_half_of_an_instances_address_counts_only_where_it_is_known(
+def test_each_part_of_an_instance_counts_only_if_the_driver_names_it(
     gi: int | None, ci: int | None, own_gi: int, own_ci: int
 ) -> None:
-    health = NodeHealth()
-    health.add(xid(A, gi, ci))
-    struck = gi in (None, own_gi) and ci in (None, own_ci)
-    assert health.healthy(mig(A, own_gi, own_ci)) is not struck
-    assert health.healthy(mig(B, own_gi, own_ci))
-    # Offered whole, a GPU is as healthy as its worst part.
-    assert not health.healthy(gpu(A))
+    snapshot = Snapshot(faults=(xid(A, gi, ci),))
+    affected = gi in (None, own_gi) and ci in (None, own_ci)
+    assert healthy(snapshot, mig(A, own_gi, own_ci)) == [not affected]
+    assert healthy(snapshot, mig(B, own_gi, own_ci)) == [True]
+    # A whole GPU is affected by the faults of all its instances.
+    assert healthy(snapshot, gpu(A)) == [False]
 
 
-def test_a_gpu_that_says_the_same_again_is_no_news() -> None:
-    health = NodeHealth()
-    assert health.add(xid(A))
-    assert not health.add(xid(A))
-    assert health.add(xid(A, 1))
+def test_a_part_is_unhealthy_while_the_daemon_that_limits_it_does_not_answer() -> None:
+    down = Problem(Code.MPS_UNAVAILABLE, "no answer")
+    limited, free = part(gpu(A), "one"), part(gpu(A))
+    for daemons, problems in (
+        ({"one": DaemonState(), "other": DaemonState(down)}, []),
+        ({"one": DaemonState(down)}, [Code.MPS_UNAVAILABLE]),
+        # Not probed yet: nothing is promised that may not hold.
+        ({}, [Code.MPS_UNAVAILABLE]),
+    ):
+        snapshot = Snapshot(daemons=daemons)
+        assert [problem.code for problem in snapshot.part_problems(limited)] == problems
+        assert snapshot.part_problems(free) == ()
 
 
-def test_a_gpu_that_left_and_comes_back_is_a_new_one() -> None:
-    health = NodeHealth()
-    health.add(xid(A))
-    health.add(xid(B))
-    health.forget_absent({B})
-    assert health.healthy(gpu(A))
-    assert not health.healthy(gpu(B))
+def test_all_reasons_are_listed() -> None:
+    down = Problem(Code.MPS_UNAVAILABLE, "no answer")
+    snapshot = Snapshot(faults=(xid(A), xid(None)), daemons={"one": DaemonState(down)})
+    codes = [problem.code for problem in snapshot.part_problems(part(gpu(A), "one"))]
+    assert codes == [Code.XID, Code.XID, Code.MPS_UNAVAILABLE]
 
 
-def test_a_trouble_of_an_unknown_gpu_is_not_forgotten_with_any_gpu() -> None:
-    health = NodeHealth()
-    health.add(xid(None))
-    health.forget_absent({A})
-    assert not health.healthy(gpu(A))
-    health.clear()
-    assert health.healthy(gpu(A))
+def test_a_pool_is_found_by_its_resource() -> None:
+    pool = Pool("nvidia.com/gpu", (part(gpu(A)),))
+    snapshot = Snapshot(pools=(pool,))
+    assert snapshot.pool("nvidia.com/gpu") is pool
+    assert snapshot.pool("nvidia.com/other") is None
 
 
-def test_while_the_node_cannot_be_read_nothing_is_healthy_and_nothing_is_forgotten() -> None:
-    health = NodeHealth()
-    health.add(xid(A))
-    health.suspend()
-    assert not any(map(health.healthy, (gpu(A), gpu(B), mig(B, 1))))
-    health.resume()
-    assert not health.healthy(gpu(A))
-    assert health.healthy(gpu(B))
-    assert health.healthy(mig(B, 1))
-
-
-def test_a_new_watch_starts_with_what_it_can_see_for_itself() -> None:
-    health = NodeHealth()
-    health.add(Trouble(None, "GPU errors cannot be watched", Cause.UNWATCHED))
-    health.add(Trouble("GPU-b", "XID 79", Cause.XID, 79))
-    health.begin_watch()
-    assert health.healthy_gpu("GPU-a")
-    assert not health.healthy_gpu("GPU-b")
+def test_the_time_and_the_generation_are_no_difference() -> None:
+    assert xid(A) == replace(xid(A), since=5.0)
+    assert DaemonState() == DaemonState(since=5.0)
+    assert Snapshot(generation=1) == Snapshot(generation=2)

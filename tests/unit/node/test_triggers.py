@@ -1,40 +1,40 @@
-"""However often something is wished for, it is done once."""
+"""Any number of triggers cause one run of the reconciler."""
 
 from __future__ import annotations
 
 import asyncio
 
-from gpuslice.agent.wishes import Wish, Wishes
+from gpuslice.node.triggers import Trigger, Triggers
 
 
-def test_wishes_of_the_meantime_are_fulfilled_together() -> None:
+def test_triggers_are_collected_until_somebody_waits() -> None:
     async def scenario() -> None:
-        wishes = Wishes()
-        for wish in (Wish.SETTINGS, Wish.HARDWARE, Wish.SETTINGS):
-            wishes.add(wish)
-        assert await wishes.next() == {Wish.SETTINGS, Wish.HARDWARE}
-        assert await wishes.within(0.0) == frozenset()
+        triggers = Triggers()
+        for trigger in (Trigger.SETTINGS, Trigger.HARDWARE, Trigger.SETTINGS):
+            triggers.add(trigger)
+        assert await triggers.wait() == {Trigger.SETTINGS, Trigger.HARDWARE}
+        assert await triggers.wait_for(0.0) == frozenset()
 
     asyncio.run(scenario())
 
 
-def test_one_who_waits_hears_a_wish_at_once() -> None:
+def test_a_trigger_ends_the_wait_at_once() -> None:
     async def scenario() -> None:
-        wishes = Wishes()
-        waiting = asyncio.create_task(wishes.within(30))
+        triggers = Triggers()
+        waiting = asyncio.create_task(triggers.wait_for(30))
         await asyncio.sleep(0)
-        wishes.add(Wish.BEGIN_ANEW)
-        assert await asyncio.wait_for(waiting, 5) == {Wish.BEGIN_ANEW}
+        triggers.add(Trigger.RESET)
+        assert await asyncio.wait_for(waiting, 5) == {Trigger.RESET}
 
     asyncio.run(scenario())
 
 
-def test_a_later_wish_comes_by_itself_and_the_last_delay_counts() -> None:
+def test_a_later_trigger_comes_by_itself_and_the_last_delay_counts() -> None:
     async def scenario() -> None:
-        wishes = Wishes()
-        wishes.add_later(Wish.HARDWARE, 30)
-        wishes.add_later(Wish.HARDWARE, 0.01)
-        assert await asyncio.wait_for(wishes.next(), 5) == {Wish.HARDWARE}
-        assert await wishes.within(0.03) == frozenset()
+        triggers = Triggers()
+        triggers.add_later(Trigger.HARDWARE, 30)
+        triggers.add_later(Trigger.HARDWARE, 0.01)
+        assert await asyncio.wait_for(triggers.wait(), 5) == {Trigger.HARDWARE}
+        assert await triggers.wait_for(0.03) == frozenset()
 
     asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""The link that a sidecar keeps, and whom it tells of a new one."""
+"""The link to the configuration, and the process that gets a signal."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.config_link import point, tell
 from gpuslice.config.errors import ConfigError
+from gpuslice.programs.config_manager import send_signal, set_link
 
 
 def test_a_link_that_is_right_is_left_alone(tmp_path: Path) -> None:
     link, target = tmp_path / "config.yaml", tmp_path / "a"
-    point(link, target)
+    set_link(link, target)
     first = link.lstat().st_ino
-    point(link, target)
+    set_link(link, target)
     assert link.lstat().st_ino == first
     assert link.readlink() == target
 
 
 def test_what_a_killed_sidecar_left_is_in_nobodys_way(tmp_path: Path) -> None:
     link = tmp_path / "config.yaml"
-    point(link, tmp_path / "a")
+    set_link(link, tmp_path / "a")
     (tmp_path / ".config.yaml.tmp").symlink_to("half")
-    point(link, tmp_path / "b")
+    set_link(link, tmp_path / "b")
     assert link.readlink() == tmp_path / "b"
     assert list(tmp_path.iterdir()) == [link]
 
@@ -37,7 +37,7 @@ def test_what_a_killed_sidecar_left_is_in_nobodys_way(tmp_path: Path) -> None:
 def test_a_place_for_the_link_that_is_none_is_named(tmp_path: Path) -> None:
     (tmp_path / "config").write_text("a file")
     with pytest.raises(ConfigError, match=r"config-file-dst: .*config/config\.yaml"):
-        point(tmp_path / "config" / "config.yaml", None)
+        set_link(tmp_path / "config" / "config.yaml", None)
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def is_told(
             while not Path(f"/proc/{running.pid}/cmdline").read_bytes():
                 assert running.poll() is None
                 time.sleep(0.01)
-            told = tell(str(process), signal.SIGTERM)
+            told = send_signal(str(process), signal.SIGTERM)
             if told:
                 assert running.wait(20) == -signal.SIGTERM
         finally:

@@ -8,10 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.cdi_files import CdiNames
-from gpuslice.agent.host import ImexChannelMissing, read_host
+from gpuslice.cdi.node_specs import CdiNames
+from gpuslice.codes import Code
 from gpuslice.config.settings import CdiSettings, ContainerSettings, Settings
 from gpuslice.inject.visible import Host
+from gpuslice.programs.agent.host import ImexChannelMissing, read_host
+from tests.unit.logged import logged
 
 
 def settings_for(tmp_path: Path, containers: ContainerSettings) -> Settings:
@@ -40,7 +42,7 @@ def test_a_missing_imex_channel_is_left_out_or_if_required_an_error(
     settings = settings_for(tmp_path, containers)
     with caplog.at_level(logging.WARNING):
         assert read_host(settings, root=tmp_path).imex_channels == ()
-    assert "IMEX channel" in caplog.text
+    assert logged(caplog) == [Code.IMEX_CHANNEL_MISSING]
     required = replace(settings, containers=replace(containers, imex_required=True))
     with pytest.raises(ImexChannelMissing, match=r"channel 0 does not exist.*imex\.required"):
         read_host(required, root=tmp_path)

@@ -7,42 +7,46 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.nested_files import AllotmentNotKept, keep_allotment, prepare_allotments
-from gpuslice.gpus.allocated_devices import read_allotment
+from gpuslice.gpus.allocated_devices import read_allocated_devices
 from gpuslice.inject.nested import gpu_env
+from gpuslice.programs.agent.nested_files import (
+    NestedFileError,
+    check_nested_directory,
+    write_nested_file,
+)
 
 A = "GPU-a5ff0fbb-a150-5524-8c2e-d954b2d4f1b7"
 B = "GPU-0c9f6d2e-8f0a-5f64-9d9e-0f4c2c1b7a11"
 
 
 def test_what_is_kept_is_read_back_by_anyone(tmp_path: Path) -> None:
-    path = Path(keep_allotment(tmp_path / "a" / "b", gpu_env([A, B])))
-    assert read_allotment(path, None) == (A, B)
+    path = Path(write_nested_file(tmp_path / "a" / "b", gpu_env([A, B])))
+    assert read_allocated_devices(path, None) == (A, B)
     assert path.stat().st_mode & 0o777 == 0o644
     assert [path] == list(path.parent.iterdir())
 
 
 def test_equal_lists_share_a_file_and_different_ones_do_not(tmp_path: Path) -> None:
-    first = keep_allotment(tmp_path, gpu_env([A]))
+    first = write_nested_file(tmp_path, gpu_env([A]))
     written = Path(first).stat().st_ino
-    assert keep_allotment(tmp_path, gpu_env([A])) == first
+    assert write_nested_file(tmp_path, gpu_env([A])) == first
     assert Path(first).stat().st_ino == written
-    assert keep_allotment(tmp_path, gpu_env([B])) != first
+    assert write_nested_file(tmp_path, gpu_env([B])) != first
 
 
 def test_a_damaged_file_is_written_anew(tmp_path: Path) -> None:
-    path = Path(keep_allotment(tmp_path, gpu_env([A])))
+    path = Path(write_nested_file(tmp_path, gpu_env([A])))
     path.write_text("NVIDIA_ALLOC")
     path.with_name(f".{path.name}.tmp").write_text("left by a crash")
-    assert keep_allotment(tmp_path, gpu_env([A])) == str(path)
-    assert read_allotment(path, None) == (A,)
+    assert write_nested_file(tmp_path, gpu_env([A])) == str(path)
+    assert read_allocated_devices(path, None) == (A,)
     assert [path] == list(tmp_path.iterdir())
 
 
 def test_many_at_once_keep_a_whole_file(tmp_path: Path) -> None:
     lists = [gpu_env([A]), gpu_env([B]), gpu_env([A, B])] * 20
     with ThreadPoolExecutor(8) as pool:
-        paths = list(pool.map(lambda text: keep_allotment(tmp_path, text), lists))
+        paths = list(pool.map(lambda text: write_nested_file(tmp_path, text), lists))
     for path, text in zip(paths, lists, strict=True):
         assert Path(path).read_text() == text
 
@@ -51,14 +55,14 @@ def test_a_file_that_cannot_be_kept_is_an_error_that_names_it(tmp_path: Path) ->
     (tmp_path / "file").touch()
     for directory in (tmp_path / "file", tmp_path / "file" / "nested"):
         because = f"^nested-dir: '{directory}' is not valid: .*(Not a directory|File exists).*mount"
-        with pytest.raises(AllotmentNotKept, match=because):
-            prepare_allotments(directory)
-        with pytest.raises(AllotmentNotKept, match=because):
-            keep_allotment(directory, gpu_env([A]))
+        with pytest.raises(NestedFileError, match=because):
+            check_nested_directory(directory)
+        with pytest.raises(NestedFileError, match=because):
+            write_nested_file(directory, gpu_env([A]))
 
 
 def test_a_directory_is_made_ready_and_left_empty(tmp_path: Path) -> None:
     directory = tmp_path / "a" / "nested"
-    prepare_allotments(directory)
-    prepare_allotments(directory)
+    check_nested_directory(directory)
+    check_nested_directory(directory)
     assert list(directory.iterdir()) == []
