@@ -34,6 +34,8 @@ class Code(StrEnum):
         "PreferenceFailed",
         "GetPreferredAllocation failed; the kubelet chooses devices itself.",
     )
+    USAGE_UNKNOWN = "UsageUnknown", "The kubelet does not tell which devices are in use."
+    USAGE_KNOWN = "UsageKnown", "The kubelet tells again which devices are in use."
 
     # Registration with the kubelet
     REGISTERED = "Registered", "The kubelet accepted the registration of a resource."

@@ -16,6 +16,9 @@ class Metrics(Protocol):
 
     def devices(self, resource: str, healthy: int, unhealthy: int) -> None: ...
 
+    def in_use(self, resource: str, count: int | None) -> None:
+        """How many devices containers hold; None: unknown."""
+
     def allocated(self, resource: str, ok: bool) -> None: ...
 
     def registered(self, resource: str, yes: bool) -> None: ...
@@ -35,6 +38,9 @@ class NoMetrics:
         pass
 
     def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
+        pass
+
+    def in_use(self, resource: str, count: int | None) -> None:
         pass
 
     def allocated(self, resource: str, ok: bool) -> None:
@@ -63,6 +69,7 @@ class Recorder:
         self.last_good_reload: float | None = None
         # resource -> (healthy, unhealthy)
         self.offered: dict[str, tuple[int, int]] = {}
+        self.used: dict[str, int] = {}
         self.allocations: Counter[tuple[str, bool]] = Counter()
         self.registrations: dict[str, bool] = {}
         # uuid -> (minor, healthy)
@@ -78,6 +85,12 @@ class Recorder:
         self.offered[resource] = (healthy, unhealthy)
         self.registrations.setdefault(resource, False)
 
+    def in_use(self, resource: str, count: int | None) -> None:
+        if count is None:
+            self.used.pop(resource, None)
+        else:
+            self.used[resource] = count
+
     def allocated(self, resource: str, ok: bool) -> None:
         self.allocations[resource, ok] += 1
 
@@ -90,6 +103,7 @@ class Recorder:
     def forget(self, resource: str) -> None:
         self.offered.pop(resource, None)
         self.registrations.pop(resource, None)
+        self.used.pop(resource, None)
 
     def forget_gpu(self, uuid: str) -> None:
         self.gpus.pop(uuid, None)

@@ -78,6 +78,14 @@ def _resources(recorder: Recorder) -> Iterable[Metric]:
         devices.add_metric([resource, "healthy"], healthy)
         devices.add_metric([resource, "unhealthy"], unhealthy)
     yield devices
+    in_use = GaugeMetricFamily(
+        "gpuslice_devices_in_use",
+        "Devices that containers hold. Missing if the kubelet does not tell.",
+        labels=["resource"],
+    )
+    for resource, count in sorted(recorder.used.items()):
+        in_use.add_metric([resource], count)
+    yield in_use
     registered = GaugeMetricFamily(
         "gpuslice_registered", "1 if the kubelet took the registration.", labels=["resource"]
     )

@@ -26,6 +26,7 @@ from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
+from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.programs.api_server import connect_if_needed
 from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
@@ -77,7 +78,8 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state)
-            servers = PluginServers(tasks, state, monitor, metrics)
+            usage = UsageTracker(state)
+            servers = PluginServers(tasks, state, monitor, usage, metrics)
             target = AgentTarget(driver, state, servers, monitor)
             reconciler = Reconciler(
                 target=target,
@@ -89,6 +91,7 @@ class Agent:
             )
             try:
                 await self._start(source, reconciler, events, tasks)
+                tasks.create_task(usage.run(lambda: _kubelet_socket(state)))
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(scan_for_changes(driver, self._triggers, lambda: target.awaited))
                 await reconciler.run()
@@ -110,3 +113,8 @@ class Agent:
             # The process ends, so nothing else records it.
             await events.record(Code.CONFIGURATION_INVALID, str(error), EventType.WARNING)
             raise
+
+
+def _kubelet_socket(state: NodeState) -> str:
+    settings = state.current.settings
+    return "" if settings is None else settings.kubelet_socket

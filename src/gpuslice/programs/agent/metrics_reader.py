@@ -16,6 +16,8 @@ class MetricsReader:
         for pool in after.pools:
             healthy = sum(part.count for part in pool.parts if after.healthy(part))
             self._metrics.devices(pool.resource, healthy, pool.count - healthy)
+            in_use = None if after.in_use is None else after.in_use.get(pool.resource, frozenset())
+            self._metrics.in_use(pool.resource, None if in_use is None else len(in_use))
         present = {gpu.uuid for gpu in after.inventory.gpus}
         for gpu in before.inventory.gpus:
             if gpu.uuid not in present:

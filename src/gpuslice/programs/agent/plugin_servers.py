@@ -14,6 +14,7 @@ from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin, pre_start_required
+from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.pool import Pool
 from gpuslice.telemetry.metrics import Metrics
 
@@ -34,11 +35,13 @@ class PluginServers:
         tasks: asyncio.TaskGroup,
         state: NodeState,
         monitor: DaemonMonitor,
+        usage: UsageTracker,
         metrics: Metrics,
     ) -> None:
         self._tasks = tasks
         self._state = state
         self._monitor = monitor
+        self._usage = usage
         self._metrics = metrics
         self._running: dict[str, _Running] = {}
         self._kubelet_socket = ""
@@ -85,7 +88,7 @@ class PluginServers:
                 running.server.wake()
 
     def _start(self, pool: Pool, plan: AgentPlan) -> None:
-        plugin = PoolPlugin(pool, plan, self._state, self._monitor)
+        plugin = PoolPlugin(pool, plan, self._state, self._monitor, self._usage)
         server = None
         if self._kubelet_socket:
             socket = Path(self._kubelet_socket)

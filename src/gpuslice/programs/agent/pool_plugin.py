@@ -17,6 +17,7 @@ from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.nested_files import NestedFileError
 from gpuslice.programs.agent.plan import AgentPlan
+from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.grant import grant
 from gpuslice.slicing.pool import Pool
@@ -27,12 +28,18 @@ class PoolPlugin:
     """Implements `kubelet.plugin_service.Resource`."""
 
     def __init__(
-        self, pool: Pool, plan: AgentPlan, state: NodeState, monitor: DaemonMonitor
+        self,
+        pool: Pool,
+        plan: AgentPlan,
+        state: NodeState,
+        monitor: DaemonMonitor,
+        usage: UsageTracker,
     ) -> None:
         self._pool = pool
         self._plan = plan
         self._state = state
         self._monitor = monitor
+        self._usage = usage
         self._devices = Watchable(self._advertised(state.current))
 
     @property
@@ -68,11 +75,13 @@ class PoolPlugin:
     def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
         try:
             grants = [grant(self._pool, ids) for ids in containers]
-            return container_edits(grants, self._plan.injection)
+            edits = container_edits(grants, self._plan.injection)
         except (GrantRefused, NestedFileError) as refusal:
             raise Refused(
                 refusal.code, f'invalid allocation request for "{self.name}": {refusal}'
             ) from refusal
+        self._usage.allocated(self.name, (one for ids in containers for one in ids))
+        return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         for daemon in sorted(self._daemons(ids)):

@@ -29,6 +29,7 @@ from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
 from gpuslice.programs.agent.plan import AgentPlan, _cdi_faults, make_plan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin
+from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.rules import MemoryRule, Rules
 
@@ -55,7 +56,7 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor = DaemonMonitor(tasks, state, probe_seconds=3600)
             monitor.apply(plan.daemons)
             [pool] = plan.pools
-            plugin = PoolPlugin(pool, plan, state, monitor)
+            plugin = PoolPlugin(pool, plan, state, monitor, UsageTracker(state))
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})
