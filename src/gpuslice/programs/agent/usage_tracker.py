@@ -54,7 +54,7 @@ class UsageTracker:
                 Code.USAGE_UNKNOWN,
                 "cannot read which devices are in use",
                 error,
-                level=LogLevel.WARNING,
+                level=LogLevel.INFO,
             )
         else:
             self._conditions.clear(
