@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 # uv from PATH, else from PyPI into a private environment; the system's Python stays untouched.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster image lint format proto bench clean
+.PHONY: help setup demo test peers e2e cluster image lint format proto docs bench clean
 
 help: ## show the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ format: setup ## format and fix what can be fixed
 
 proto: setup ## generate the kubelet API's Python code
 	@cd src && ../$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpuslice/kubelet/api/*.proto
+
+docs: setup ## generate the parts of docs/ that follow from the source
+	@$(RUN)/python docs/generate.py
 
 bench: setup ## measure this plugin beside its peers in one run
 	@env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m compileall -q src sim/src

@@ -1,6 +1,8 @@
 """The documentation names what the program has."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 from gpuslice.cli.gpushare import GPUSHARE_OPTIONS
@@ -13,3 +15,10 @@ def test_every_flag_of_gpushare_is_documented() -> None:
     glog = {"alsologtostderr", "stderrthreshold", "log_dir", "log_backtrace_at", "vmodule"}
     for option in GPUSHARE_OPTIONS:
         assert option.name in glog or re.search(rf"`--?{option.name}`", text), option.name
+
+
+def test_the_generated_parts_are_current() -> None:
+    """Run `make docs` if they are not."""
+    command = [sys.executable, DOCS / "generate.py", "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
