@@ -6,7 +6,7 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.device_ids import replica_ids, whole_id
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.pool import Part, Pool, Share
-from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.rules import ReplicaRule, Selection, SharingStrategy
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = ("1g.5gb", 4864, 1)
@@ -100,3 +100,34 @@ def messages(found: Catalogue) -> list[str]:
 
 def codes(found: Catalogue) -> list[Code]:
     return [notice.code for notice in found.notices]
+
+
+def sliced(
+    replicas: int,
+    *references: str,
+    count: int | None = None,
+    name: str = "nvidia.com/gpu",
+    rename: str | None = None,
+    nested: bool | None = None,
+) -> ReplicaRule:
+    devices = Selection(count, references)
+    return ReplicaRule(SharingStrategy.TIME_SLICING, name, replicas, rename, devices, nested=nested)
+
+
+def mps(
+    replicas: int, *references: str, rename: str | None = None, reserve_mib: int = 0
+) -> ReplicaRule:
+    return ReplicaRule(
+        SharingStrategy.MPS,
+        "nvidia.com/gpu",
+        replicas,
+        rename,
+        Selection(references=references),
+        fail_requests_greater_than_one=True,
+        reserve_mib=reserve_mib,
+    )
+
+
+def only(found: Catalogue) -> Pool:
+    (pool,) = found.pools
+    return pool
