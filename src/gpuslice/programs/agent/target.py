@@ -24,6 +24,9 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
+# Faults that the next plan confirms or ends. The others are reported by the driver.
+_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.CDI_DEVICE_MISSING)
+
 
 class AgentTarget:
     """Implements `node.reconciler.Target`."""
@@ -83,11 +86,12 @@ class AgentTarget:
 
     def suspend(self, problem: Problem) -> None:
         """No device is healthy until the node can be read again."""
-        self._state.add_fault(Fault(problem.code, problem.message))
+        others = (f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE)
+        self._state.replace_faults((*others, Fault(Code.NODE_UNREADABLE, problem.message)))
 
     def reset(self) -> None:
-        """The driver is read again. Faults that persist are reported again."""
-        self._state.replace_faults(())
+        """The driver is read again, and reports faults that persist again."""
+        self._state.drop_faults(lambda fault: fault.code not in _FAULTS_OF_PLANS)
 
     def remove_cdi_specs(self) -> None:
         """At the end of the agent, if the settings ask for it. Blocks."""
@@ -109,7 +113,7 @@ class AgentTarget:
         return [
             fault
             for fault in self._state.current.faults
-            if fault.code not in (Code.NODE_UNREADABLE, Code.CDI_DEVICE_MISSING)
+            if fault.code not in _FAULTS_OF_PLANS
             and (silent or fault.gpu is None or fault.gpu in present)
         ]
 
