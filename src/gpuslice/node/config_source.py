@@ -14,6 +14,7 @@ from gpuslice.codes import Code
 from gpuslice.config.config_choice import check_config_file, choose_config
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.files.directory_watch import watch_directory
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
@@ -22,8 +23,6 @@ from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
-# How long a start waits for the API server before it continues without the node's label.
-LABEL_TIMEOUT_SECONDS = 10.0
 # A file that changes is read again after this time: the first read may see half of an edit.
 _SETTLE_SECONDS = 0.2
 
@@ -48,14 +47,13 @@ class ConfigSource:
         api: ApiServer | None,
         state: NodeState,
         metrics: Metrics,
-        *,
-        label_timeout_seconds: float = LABEL_TIMEOUT_SECONDS,
+        timing: Timing,
     ) -> None:
         self._options = options
         self._api = api if options.config_dir is not None and options.node_name else None
         self._state = state
         self._metrics = metrics
-        self._label_timeout_seconds = label_timeout_seconds
+        self._timing = timing
         self._label: str | None = None
         self._choice = _Choice(None, b"")
         self._problem = ""
@@ -85,13 +83,18 @@ class ConfigSource:
 
         A problem is reported once and leaves the last good configuration in force.
         """
+        resync = self._timing.directory_resync
         async with asyncio.TaskGroup() as tasks:
             if self._api is not None:
                 tasks.create_task(self._follow_label(self._api))
             if (directory := self._options.config_dir) is not None:
-                tasks.create_task(watch_directory(directory, self._changed.set))
+                tasks.create_task(watch_directory(directory, self._changed.set, resync_seconds=resync))
             elif (file := self._options.config_file) is not None:
-                tasks.create_task(watch_directory(file.parent, self._changed.set, only=file.name))
+                tasks.create_task(
+                    watch_directory(
+                        file.parent, self._changed.set, only=file.name, resync_seconds=resync
+                    )
+                )
             # Changes since `first` cause no event any more.
             self._changed.set()
             while await self._changed.wait():
@@ -140,7 +143,7 @@ class ConfigSource:
         async with contextlib.aclosing(labels):
             value = asyncio.ensure_future(anext(labels))
             try:
-                await asyncio.wait([value], timeout=self._label_timeout_seconds)
+                await asyncio.wait([value], timeout=self._timing.node_label)
                 if not value.done():
                     try:
                         choice = self._read()

@@ -23,8 +23,6 @@ from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
-RETRY_SECONDS = 5.0
-
 _NODE = "node"
 _INVALID = Code.CONFIGURATION_INVALID
 
@@ -78,7 +76,7 @@ class Reconciler(Generic[P]):
         state: NodeState,
         triggers: Triggers,
         metrics: Metrics,
-        retry_seconds: float = RETRY_SECONDS,
+        retry_seconds: float,
     ) -> None:
         self._target = target
         self._load = load

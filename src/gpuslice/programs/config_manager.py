@@ -18,6 +18,7 @@ from gpuslice.cluster.events import Events, NodeEvents, NoEvents
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.files.atomic import replace_link
 from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
@@ -45,7 +46,7 @@ class LinkOptions:
     signal: int = signal.SIGHUP
 
 
-async def keep_link(options: StartupOptions, link: LinkOptions) -> None:
+async def keep_link(options: StartupOptions, link: LinkOptions, timing: Timing) -> None:
     """Runs until SIGTERM or SIGINT, or once. Raises ConfigError if there is no configuration."""
     async with contextlib.AsyncExitStack() as stack:
         api = connect_if_needed(options)
@@ -56,7 +57,7 @@ async def keep_link(options: StartupOptions, link: LinkOptions) -> None:
         state, recorder = NodeState(), EventRecorder(events)
         state.subscribe(log_changes)
         state.subscribe(recorder.read)
-        source = ConfigSource(options, api, state, NoMetrics())
+        source = ConfigSource(options, api, state, NoMetrics(), timing)
         set_link(link.link, await source.first())
         if link.oneshot:
             return

@@ -13,18 +13,16 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-SCAN_SECONDS = 10.0
-
 
 async def scan_for_changes(
     driver: Driver,
     triggers: Triggers,
+    interval_seconds: float,
     awaited: Callable[[], Iterable[Path]] = tuple,
-    seconds: float = SCAN_SECONDS,
 ) -> None:
     """`awaited` returns device nodes that are missing now."""
     while True:
-        await asyncio.sleep(seconds)
+        await asyncio.sleep(interval_seconds)
         appeared = (f"{node} appeared" for node in awaited() if node.exists())
         found = (*await driver.changes(), *appeared)
         if found:

@@ -13,6 +13,7 @@ from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.allocated_devices import own_gpus
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.mps.daemon_plan import DaemonPlan, plan_daemons, uses_mps
@@ -39,18 +40,23 @@ log = Logger(__name__)
 _NO_INVENTORY = Inventory("", ())
 
 
-def run_mps_daemons(load: Callable[[Path | None], Loaded], options: StartupOptions) -> None:
+def run_mps_daemons(
+    load: Callable[[Path | None], Loaded], options: StartupOptions, timing: Timing
+) -> None:
     """Runs until SIGTERM or SIGINT.
 
     Raises ProgramError or ConfigError if the program cannot do its work.
     """
-    run_program(MpsDaemons(load, options).run())
+    run_program(MpsDaemons(load, options, timing).run())
 
 
 class MpsDaemons:
-    def __init__(self, load: Callable[[Path | None], Loaded], options: StartupOptions) -> None:
+    def __init__(
+        self, load: Callable[[Path | None], Loaded], options: StartupOptions, timing: Timing
+    ) -> None:
         self._load = load
         self._options = options
+        self._timing = timing
         self._triggers = Triggers()
         self._driver = Driver()
 
@@ -70,7 +76,7 @@ class MpsDaemons:
     async def _work(self, api: ApiServer | None) -> None:
         state, metrics = NodeState(), NoMetrics()
         state.subscribe(log_changes)
-        source = ConfigSource(self._options, api, state, metrics)
+        source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()
         async with asyncio.TaskGroup() as tasks:
             supervisor = Supervisor(tasks)
@@ -81,11 +87,12 @@ class MpsDaemons:
                 state=state,
                 triggers=self._triggers,
                 metrics=metrics,
+                retry_seconds=self._timing.retry,
             )
             try:
                 tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))
                 await reconciler.start()
-                tasks.create_task(scan_for_changes(self._driver, self._triggers))
+                tasks.create_task(scan_for_changes(self._driver, self._triggers, self._timing.hardware_scan))
                 await reconciler.run()
             finally:
                 await supervisor.stop()

@@ -13,6 +13,7 @@ from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver
@@ -40,18 +41,19 @@ log = Logger(__name__)
 Load = Callable[[Path | None], Loaded]
 
 
-def run_agent(load: Load, options: StartupOptions) -> None:
+def run_agent(load: Load, options: StartupOptions, timing: Timing) -> None:
     """Runs until SIGTERM or SIGINT.
 
     Raises ProgramError or ConfigError if the agent cannot do its work.
     """
-    run_program(Agent(load, options).run())
+    run_program(Agent(load, options, timing).run())
 
 
 class Agent:
-    def __init__(self, load: Load, options: StartupOptions) -> None:
+    def __init__(self, load: Load, options: StartupOptions, timing: Timing) -> None:
         self._load = load
         self._options = options
+        self._timing = timing
         self._triggers = Triggers()
 
     async def run(self) -> None:
@@ -70,16 +72,18 @@ class Agent:
 
     async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
         events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
-        state = NodeState()
+        state, timing = NodeState(), self._timing
         recorder = EventRecorder(events)
         for reader in (log_changes, MetricsReader(metrics).read, recorder.read):
             state.subscribe(reader)
-        source = ConfigSource(self._options, api, state, metrics)
+        source = ConfigSource(self._options, api, state, metrics, timing)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
-            monitor = DaemonMonitor(tasks, state)
-            usage = UsageTracker(state)
-            servers = PluginServers(tasks, state, monitor, usage, metrics)
+            monitor = DaemonMonitor(tasks, state, timing.mps_probe)
+            usage = UsageTracker(state, timing.usage_poll)
+            servers = PluginServers(
+                tasks, state, monitor, usage, metrics, timing.directory_resync
+            )
             target = AgentTarget(driver, state, servers, monitor)
             reconciler = Reconciler(
                 target=target,
@@ -88,12 +92,17 @@ class Agent:
                 state=state,
                 triggers=self._triggers,
                 metrics=metrics,
+                retry_seconds=timing.retry,
             )
             try:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run(lambda: _kubelet_socket(state)))
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
-                tasks.create_task(scan_for_changes(driver, self._triggers, lambda: target.awaited))
+                tasks.create_task(
+                    scan_for_changes(
+                        driver, self._triggers, timing.hardware_scan, lambda: target.awaited
+                    )
+                )
                 await reconciler.run()
             finally:
                 target.remove_cdi_specs()

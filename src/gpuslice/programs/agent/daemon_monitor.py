@@ -12,14 +12,12 @@ from gpuslice.mps.probe import DaemonProbe
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 
-PROBE_SECONDS = 5.0
-
 
 class DaemonMonitor:
     """One probe per daemon, however many resources depend on it."""
 
     def __init__(
-        self, tasks: asyncio.TaskGroup, state: NodeState, probe_seconds: float = PROBE_SECONDS
+        self, tasks: asyncio.TaskGroup, state: NodeState, probe_seconds: float
     ) -> None:
         self._tasks = tasks
         self._state = state

@@ -37,12 +37,14 @@ class PluginServers:
         monitor: DaemonMonitor,
         usage: UsageTracker,
         metrics: Metrics,
+        resync_seconds: float,
     ) -> None:
         self._tasks = tasks
         self._state = state
         self._monitor = monitor
         self._usage = usage
         self._metrics = metrics
+        self._resync_seconds = resync_seconds
         self._running: dict[str, _Running] = {}
         self._kubelet_socket = ""
         self._watching: asyncio.Task[None] | None = None
@@ -79,7 +81,9 @@ class PluginServers:
             self._watching.cancel()
         self._kubelet_socket = kubelet_socket
         if kubelet_socket:
-            watch = watch_directory(Path(kubelet_socket).parent, self._wake)
+            watch = watch_directory(
+                Path(kubelet_socket).parent, self._wake, resync_seconds=self._resync_seconds
+            )
             self._watching = self._tasks.create_task(watch, name="watch the kubelet's directory")
 
     def _wake(self) -> None:

@@ -16,15 +16,13 @@ from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
-POLL_SECONDS = 10.0
-
 _POD_RESOURCES = "pod resources"
 
 
 class UsageTracker:
     """The kubelet has no call for a container that ends, so its list is polled."""
 
-    def __init__(self, state: NodeState, poll_seconds: float = POLL_SECONDS) -> None:
+    def __init__(self, state: NodeState, poll_seconds: float) -> None:
         self._state = state
         self._poll_seconds = poll_seconds
         self._usage = Usage()
