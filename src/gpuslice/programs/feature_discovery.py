@@ -88,9 +88,16 @@ class FeatureDiscovery:
             publishers = Publishers(self._target)
             stack.push_async_callback(publishers.close)
             labels = DiscoveryTarget(publishers, driver, state, self._triggers)
+
+            def load() -> Loaded:
+                loaded = self._load(source.current)
+                # Options that name no place to publish are reported even without a driver.
+                publishers.get(loaded.settings.labels)
+                return loaded
+
             reconciler = Reconciler(
                 target=labels,
-                load=lambda: self._load(source.current),
+                load=load,
                 driver=driver,
                 state=state,
                 triggers=self._triggers,
@@ -186,10 +193,7 @@ class DiscoveryTarget:
         return problem is None or isinstance(problem, DriverFailed)
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> LabelPlan:
-        try:
-            publisher = self._publishers.get(settings.labels)
-        except ConfigError as error:
-            raise ProgramError(str(error)) from error
+        publisher = self._publishers.get(settings.labels)
         if hardware is None:
             return LabelPlan(_NO_GPUS, (), publisher)
         inventory = own_gpus(hardware.inventory, settings)
