@@ -16,7 +16,7 @@ from gpuslice.config.load import Loaded
 from gpuslice.config.settings import LABEL_DEFAULTS, LabelSettings, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.gpus.allocated_devices import own_gpus
-from gpuslice.gpus.inventory import Inventory
+from gpuslice.gpus.inventory import Inventory, Platform
 from gpuslice.gpus.nvml import Nvml
 from gpuslice.labels.collect import collect_labels
 from gpuslice.labels.errors import LabelsError
@@ -196,6 +196,9 @@ class DiscoveryTarget:
         publisher = self._publishers.get(settings.labels)
         if hardware is None:
             return LabelPlan(_NO_GPUS, (), publisher)
+        if hardware.inventory.platform is not Platform.NVML:
+            # Placeholders have no properties: `collect_labels` reads the GPUs behind them.
+            return LabelPlan(hardware.inventory, (), publisher)
         inventory = own_gpus(hardware.inventory, settings)
         try:
             found = catalogue(inventory.gpus, settings.rules)
