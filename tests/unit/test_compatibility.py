@@ -18,7 +18,7 @@ from gpuslice.config.unknown_keys import all_keys
 from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
 from gpuslice.labels.label_options import GFD_OPTIONS, LABELS_OPTIONS
-from gpuslice.slicing.rules import ALL, MigStrategy, Rules, SharingStrategy
+from gpuslice.slicing.rules import MemoryRule, MigStrategy, Rules, SharingStrategy
 from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
 from tests.unit.labels.nodes import A100, FACTS, LARGE, SMALL, T4, cut, labels, several, shared
 
@@ -115,7 +115,9 @@ def made() -> set[str]:
     """Every label that some node has, without what is the node's own in it."""
     rules = [
         Rules(mig_strategy=strategy, replicas=replicas, memory=memory)
-        for strategy, replicas, memory in itertools.product(MigStrategy, SLICED, (None, ALL))
+        for strategy, replicas, memory in itertools.product(
+            MigStrategy, SLICED, (None, MemoryRule())
+        )
     ]
     rules.append(Rules(replicas=(shared(SharingStrategy.MPS, 4, rename="nvidia.com/gpu.mps"),)))
     found = (

@@ -16,14 +16,14 @@ from gpuslice.config.settings import (
     Nested,
     Settings,
 )
-from gpuslice.config.validation import check_imex_channels
+from gpuslice.config.validation import check_imex_channels, check_resource_name
 from gpuslice.config.value_parsers import (
     parse_memory_reserve,
     parse_memory_selection,
     parse_memory_unit,
 )
 from gpuslice.config.xid_list import parse_xid_list
-from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules
+from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules, Selection
 
 # Any of these turns memory units on.
 _MEMORY_OPTIONS = (
@@ -77,23 +77,19 @@ def _rules(
 def _memory(
     options: OptionReader, file: FileContent, default: MemoryRule | None, mps: MemoryMps
 ) -> MemoryRule | None:
-    """None: no memory is sliced."""
+    """None: memory units are off. Their options are validated all the same."""
     wanted = file.has_memory or any(options.text(name, "") for name in _MEMORY_OPTIONS)
-    if not wanted and (default is None or file.advertises_devices):
-        return None
     base = default or MemoryRule()
     devices = options.get("memory-devices")
-    selection = (
-        (ALL if wanted else base.devices)
-        if devices is None
-        else (parse_memory_selection(devices.source, devices.text))
-    )
-    if selection is None:
-        return None
+    selection: Selection | None = ALL if wanted else base.devices
+    if devices is not None:
+        selection = parse_memory_selection(devices.source, devices.text)
+    resource = options.text("resource", base.resource)
+    check_resource_name("resource", resource)
     unit, reserve = options.get("memory-unit"), options.get("memory-reserve")
-    return MemoryRule(
-        devices=selection,
-        resource=options.text("resource", base.resource),
+    rule = MemoryRule(
+        devices=selection or ALL,
+        resource=resource,
         unit=base.unit if unit is None else parse_memory_unit(unit.source, unit.text),
         reserve_mib=(
             base.reserve_mib
@@ -103,6 +99,8 @@ def _memory(
         threads=options.choice("threads", base.threads),
         limited=mps.pipe is not None,
     )
+    by_default = default is not None and not file.advertises_devices
+    return rule if selection is not None and (wanted or by_default) else None
 
 
 def _memory_mps(options: OptionReader, base: MemoryMps) -> MemoryMps:

@@ -12,7 +12,6 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.validation import (
     check_absolute_path,
     check_imex_channels,
-    check_resource_name,
     check_socket_path,
 )
 from gpuslice.slicing.rules import (
@@ -230,10 +229,7 @@ class Settings:
 
     def _check_memory_resource(self) -> None:
         memory = self.rules.memory
-        if memory is None:
-            return
-        check_resource_name("resource", memory.resource)
-        if memory.resource in set(_device_resources(self)):
+        if memory is not None and memory.resource in set(_device_resources(self)):
             raise ConfigError(
                 "resource",
                 memory.resource,

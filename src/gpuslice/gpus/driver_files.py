@@ -14,17 +14,8 @@ from pathlib import Path, PurePosixPath
 from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import Link
 from gpuslice.gpus.elf import soname
+from gpuslice.gpus.library import LIBRARY_DIRECTORIES
 
-_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-_LIBRARY_DIRECTORIES = (
-    "/usr/lib64",
-    *(f"/usr/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-    "/lib64",
-    *(f"/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-    "/usr/lib",
-)
 _PROGRAM_DIRECTORIES = (
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -144,7 +135,7 @@ def find_driver_files(tree: Tree, version: str, flags: frozenset[str] = frozense
 
 def _library_directory(tree: Tree, version: str) -> str | None:
     for name in ("libcuda.so", "libnvidia-ml.so"):
-        paths = tree.resolved(f"{place}/{name}.{version}" for place in _LIBRARY_DIRECTORIES)
+        paths = tree.resolved(f"{place}/{name}.{version}" for place in LIBRARY_DIRECTORIES)
         if paths:
             return str(PurePosixPath(paths[0]).parent)
     return None

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.config.settings import MACHINE_TYPE_FILE
 from gpuslice.gpus.cuda import CudaError, cuda_version
 from gpuslice.gpus.nvml import Fabric, Nvml, NvmlError
 from gpuslice.slicing.gpu import Gpu
 
-MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
 UNKNOWN = "unknown"
 
 _NVIDIA_VENDOR = 0x10DE

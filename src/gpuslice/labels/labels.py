@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.node_facts import NodeFacts
@@ -18,12 +18,9 @@ from gpuslice.labels.node_labels import (
     vgpu_labels,
 )
 from gpuslice.labels.nvidia_labels import gpu_labels, mig_labels
-from gpuslice.labels.sharing import shares_of
+from gpuslice.labels.sharing import NOT_ADVERTISED, Share, shares_of
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.rules import SharingStrategy
-
-_MEMORY = SharingStrategy.MEMORY.value
 
 
 def labels_of(
@@ -52,8 +49,22 @@ def labels_of(
     labels |= mode_labels(node)
     labels |= clique_labels(node)
     labels |= gpu_labels(models[0], shares)
-    sliced = {uuid for uuid, share in shares.items() if share.strategy == _MEMORY}
-    labels |= mig_labels([gpu for gpu in gpus if gpu.uuid not in sliced], strategy, shares)
+    labels |= mig_labels(_mig_layout(gpus, pools, shares), strategy, shares)
     labels |= model_labels(models, shares)
     labels |= resource_labels(pools or ())
     return dict(sorted(labels.items()))
+
+
+def _mig_layout(
+    gpus: Sequence[Gpu], pools: Sequence[Pool] | None, shares: Mapping[str, Share]
+) -> list[Gpu]:
+    """The GPUs that the MIG strategy applies to.
+
+    A whole GPU that is selected for memory units is not one of them, whether it is advertised or
+    skipped.
+    """
+    return [
+        gpu
+        for gpu in gpus
+        if pools is None or gpu.mig_enabled or shares.get(gpu.uuid, NOT_ADVERTISED).replicas
+    ]

@@ -26,7 +26,7 @@ class Share:
         return self.replicas > 1 and self.under_own_name
 
 
-NOT_OFFERED = Share(0)
+NOT_ADVERTISED = Share(0)
 
 
 def shares_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Share]:
@@ -41,8 +41,8 @@ def shares_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Share]:
 
 def usual_share(uuids: Iterable[str], shares: Mapping[str, Share]) -> Share:
     """The share of most of the devices; in a tie, that of the first."""
-    counts = Counter(shares.get(uuid, NOT_OFFERED) for uuid in uuids)
-    return counts.most_common(1)[0][0] if counts else NOT_OFFERED
+    counts = Counter(shares.get(uuid, NOT_ADVERTISED) for uuid in uuids)
+    return counts.most_common(1)[0][0] if counts else NOT_ADVERTISED
 
 
 def _share(pool: Pool, part: Part, *, own: bool) -> Share:

@@ -115,7 +115,9 @@ class Reconciler(Generic[P]):
             await asyncio.to_thread(self._target.check, plan)
         except (NoGpus, NothingToAdvertise) as problem:
             if not _waits(loaded.settings, problem):
-                raise ProgramError(str(problem)) from problem
+                raise ProgramError(
+                    f"{problem}. To wait for GPUs, use --fail-on-init-error=false"
+                ) from problem
             self._conditions.set(_NODE, Code.WAITING_FOR_GPUS, "waiting for GPUs", problem)
             return False
         except SlicingError as error:

@@ -16,7 +16,7 @@ from gpuslice.config.load import Loaded
 from gpuslice.config.settings import LABEL_DEFAULTS, LabelSettings, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.gpus.allocated_devices import own_gpus
-from gpuslice.gpus.inventory import Inventory
+from gpuslice.gpus.inventory import Inventory, Platform
 from gpuslice.gpus.nvml import Nvml
 from gpuslice.labels.collect import collect_labels
 from gpuslice.labels.errors import LabelsError
@@ -88,9 +88,16 @@ class FeatureDiscovery:
             publishers = Publishers(self._target)
             stack.push_async_callback(publishers.close)
             labels = DiscoveryTarget(publishers, driver, state, self._triggers)
+
+            def load() -> Loaded:
+                loaded = self._load(source.current)
+                # Options that name no place to publish are reported even without a driver.
+                publishers.get(loaded.settings.labels)
+                return loaded
+
             reconciler = Reconciler(
                 target=labels,
-                load=lambda: self._load(source.current),
+                load=load,
                 driver=driver,
                 state=state,
                 triggers=self._triggers,
@@ -186,12 +193,12 @@ class DiscoveryTarget:
         return problem is None or isinstance(problem, DriverFailed)
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> LabelPlan:
-        try:
-            publisher = self._publishers.get(settings.labels)
-        except ConfigError as error:
-            raise ProgramError(str(error)) from error
+        publisher = self._publishers.get(settings.labels)
         if hardware is None:
             return LabelPlan(_NO_GPUS, (), publisher)
+        if hardware.inventory.platform is not Platform.NVML:
+            # Placeholders have no properties: `collect_labels` reads the GPUs behind them.
+            return LabelPlan(hardware.inventory, (), publisher)
         inventory = own_gpus(hardware.inventory, settings)
         try:
             found = catalogue(inventory.gpus, settings.rules)

@@ -77,7 +77,7 @@ def test_an_agent_imports_only_what_it_uses(argv: list[str]) -> None:
 import sys
 sys.argv = {[*argv, "--kubelet-socket=relative"]!r}
 from gpuslice.cli.{entry} import main
-import gpuslice.agent.daemon
+import gpuslice.programs.agent.daemon
 try:
     main()
 except SystemExit:
@@ -88,6 +88,7 @@ print(*sys.modules)
         [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=180
     )
     unused = {"typer", "pydantic", "rich", "yaml", "msgspec", "httpx2", "lightkube", "anyio"}
-    unused |= {"prometheus_client", "gpuslice.inject.cdi", "gpuslice.labels.labels"}
+    unused |= {"prometheus_client", "gpuslice.cdi.node_specs", "gpuslice.cdi.document"}
+    unused |= {"gpuslice.labels.labels"}
     assert "kubelet-socket" in done.stderr
     assert not unused.intersection(done.stdout.split())

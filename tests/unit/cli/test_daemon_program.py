@@ -9,14 +9,13 @@ from importlib.metadata import version
 
 import pytest
 
-from gpuslice.agent.errors import AgentError
 from gpuslice.cli import gpushare, nvidia
 from gpuslice.cli.agent import AGENT
 from gpuslice.cli.daemon_program import read_flags, read_option_values, running_daemon
 from gpuslice.cli.labels import GPU_FEATURE_DISCOVERY, LABELS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_values import OptionValue
-from gpuslice.labels.errors import LabelsError
+from gpuslice.node.errors import ProgramError
 
 
 @pytest.fixture(autouse=True)
@@ -90,7 +89,7 @@ def test_an_invalid_command_line_ends_the_program_with_2(
 
 @pytest.mark.parametrize(
     "error",
-    [AgentError("no GPU"), ConfigError("unit", "x", "use GiB"), LabelsError("no labels")],
+    [ProgramError("no GPU"), ConfigError("unit", "x", "use GiB")],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_ends_the_program_with_1_and_one_line(

@@ -9,7 +9,7 @@ from gpuslice.cli.gpushare import DEFAULTS, PROGRAM, agent_values
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import HealthSettings, MpsCheck, Settings
-from gpuslice.slicing.rules import ALL
+from gpuslice.slicing.rules import MemoryRule
 from gpuslice.slicing.units import MemoryUnit
 
 
@@ -22,15 +22,15 @@ def test_the_command_line_of_a_gpushare_daemonset_is_accepted() -> None:
     found = settings(
         "-logtostderr --v=5 --memory-unit=GiB --mps-pipe=/root/nvidia-mps --mps --health-check"
     )
-    assert found.memory.unit == MemoryUnit(1024)
-    assert found.memory.mps_pipe == "/root/nvidia-mps"
+    assert found.rules.memory == MemoryRule(unit=MemoryUnit(1024), limited=True)
+    assert found.memory_mps.pipe == "/root/nvidia-mps"
     assert found.health == HealthSettings(enabled=True)
 
 
 def test_without_flags_all_memory_is_advertised_as_gpushare_does() -> None:
     found = settings("")
-    assert found.rules.memory == ALL
-    assert found.memory.mps_check is MpsCheck.AUTO
+    assert found.rules.memory == MemoryRule()
+    assert found.memory_mps.check is MpsCheck.AUTO
     assert not found.health.enabled
     assert not found.fail_on_init_error
 
@@ -45,19 +45,19 @@ def test_without_flags_all_memory_is_advertised_as_gpushare_does() -> None:
     ],
 )
 def test_mps_is_on_with_its_flag_or_with_its_directory(args: str, pipe: str | None) -> None:
-    assert settings(args).memory.mps_pipe == pipe
+    assert settings(args).memory_mps.pipe == pipe
 
 
 def test_an_unknown_unit_becomes_gib_as_with_gpushare() -> None:
-    assert settings("--memory-unit=GB").memory.unit == MemoryUnit(1024)
-    assert settings("--memory-unit=256MiB").memory.unit == MemoryUnit(256)
+    for text, unit in (("GB", MemoryUnit(1024)), ("256MiB", MemoryUnit(256))):
+        assert settings(f"--memory-unit={text}").rules.memory == MemoryRule(unit=unit)
 
 
 def test_only_the_socket_of_the_kubelet_has_a_variable() -> None:
     found = settings("", KUBELET_SOCKET="/k.sock", MIG_STRATEGY="mixed", GPUSLICE_RESOURCE="a.b/c")
     assert found.kubelet_socket == "/k.sock"
     assert found.rules == DEFAULTS.rules
-    assert found.memory == DEFAULTS.memory
+    assert found.memory_mps == DEFAULTS.memory_mps
 
 
 def test_mps_without_a_directory_is_rejected() -> None:

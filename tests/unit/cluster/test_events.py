@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gpuslice.cluster.client import ApiServer, connect
 from gpuslice.cluster.events import EventType, NodeEvents, event_name
+from gpuslice.codes import Code
+from tests.unit.logged import logged
 
 from .kubernetes import Kubernetes, Object
 
@@ -77,7 +79,7 @@ def test_an_event_that_cannot_be_written_is_logged_and_nothing_more(
     caplog.set_level(logging.WARNING, "gpuslice")
     kubernetes.refuse_with = code
     assert record(kubernetes, tmp_path, "XID 79") == []
-    assert [record.getMessage() for record in caplog.records] == ["the event was not recorded"]
+    assert logged(caplog) == [Code.EVENT_NOT_RECORDED]
 
 
 def test_no_api_server_is_no_failure_either(kubernetes: Kubernetes, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import ALL, MigStrategy, Policy
+from gpuslice.slicing.rules import MemoryRule, MigStrategy, Policy
 from gpuslice.slicing.units import MemoryUnit
 
 ENVVAR = frozenset({DeviceList.ENVVAR})
@@ -26,7 +26,10 @@ BOTH_CDI = frozenset({DeviceList.CDI_ANNOTATIONS, DeviceList.CDI_CRI})
 
 @dataclass(frozen=True)
 class Row:
-    """A setting: the default of NVIDIA's plugin, and another value as text and as setting."""
+    """A setting: the default of NVIDIA's plugin, and another value as text and as setting.
+
+    Settings of memory units have the default of `gpuslice agent`, because NVIDIA's plugin has none.
+    """
 
     flag: str
     variable: str
@@ -38,6 +41,10 @@ class Row:
     aliases: tuple[str, ...] = ()
     variables: tuple[str, ...] = ()
     invalid: tuple[str, ...] = ()
+
+    @property
+    def defaults(self) -> Settings:
+        return Settings() if self.attribute.startswith("rules.memory.") else DEFAULTS
 
     def __str__(self) -> str:
         return self.flag
@@ -141,31 +148,31 @@ NVIDIA = [
 
 OURS = [
     Row(
-        "resource", "GPUSLICE_RESOURCE", "memory.resource", "aliyun.com/gpu-mem", "a.com/b",
+        "resource", "GPUSLICE_RESOURCE", "rules.memory.resource", "aliyun.com/gpu-mem", "a.com/b",
         "a.com/b", "sharing: {memory: {resource: a.com/b}}", invalid=("gpu-mem", ""),
     ),
     Row(
-        "memory-devices", "GPUSLICE_MEMORY_DEVICES", "rules.memory", None, "all", ALL,
+        "memory-devices", "GPUSLICE_MEMORY_DEVICES", "rules.memory", None, "all", MemoryRule(),
         "sharing: {memory: {devices: all}}", invalid=("some", "0", "0,x", "0:1,2"),
     ),
     Row(
-        "memory-unit", "GPUSLICE_MEMORY_UNIT", "memory.unit", MemoryUnit(1024), "256MiB",
+        "memory-unit", "GPUSLICE_MEMORY_UNIT", "rules.memory.unit", MemoryUnit(1024), "256MiB",
         MemoryUnit(256), "sharing: {memory: {unit: 256MiB}}", invalid=("6GB", ""),
     ),
     Row(
-        "memory-reserve", "GPUSLICE_MEMORY_RESERVE", "memory.reserve_mib", 0, "1GiB", 1024,
+        "memory-reserve", "GPUSLICE_MEMORY_RESERVE", "rules.memory.reserve_mib", 0, "1GiB", 1024,
         "sharing: {memory: {reserve: 1GiB}}", invalid=("x", "512"),
     ),
     Row(
-        "threads", "GPUSLICE_THREADS", "memory.threads", ThreadShare.PROPORTIONAL, "none",
+        "threads", "GPUSLICE_THREADS", "rules.memory.threads", ThreadShare.PROPORTIONAL, "none",
         ThreadShare.NONE, "sharing: {memory: {threads: none}}", invalid=("half",),
     ),
     Row(
-        "mps-pipe", "GPUSLICE_MPS_PIPE", "memory.mps_pipe", None, "/run/mps", "/run/mps",
+        "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",
         "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}", invalid=("mps", "/" + "x" * 99),
     ),
     Row(
-        "mps-check", "GPUSLICE_MPS_CHECK", "memory.mps_check", MpsCheck.REQUIRE, "off",
+        "mps-check", "GPUSLICE_MPS_CHECK", "memory_mps.check", MpsCheck.REQUIRE, "off",
         MpsCheck.OFF, "sharing: {memory: {mps: {check: off}}}", invalid=("maybe",),
     ),
     Row(
@@ -194,45 +201,54 @@ ROWS = NVIDIA + OURS
 every_row = pytest.mark.parametrize("row", ROWS, ids=str)
 
 
-def value_of(settings: Settings, row: Row) -> object:
-    return reduce(getattr, row.attribute.split("."), settings)
-
-
 def loaded(
-    args: tuple[str, ...] = (), env: dict[str, str] | None = None, file: Path | None = None
+    args: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    file: Path | None = None,
+    defaults: Settings = DEFAULTS,
 ) -> Settings:
     given = collect_option_values(parse_flags(OPTIONS, args), env or {}, OPTIONS)
-    return load_settings(given, DEFAULTS, file).settings
+    return load_settings(given, defaults, file).settings
+
+
+def value(
+    row: Row,
+    args: tuple[str, ...] = (),
+    env: dict[str, str] | None = None,
+    file: Path | None = None,
+) -> object:
+    settings = loaded(args, env, file, row.defaults)
+    return reduce(getattr, row.attribute.split("."), settings)
 
 
 @every_row
 def test_an_option_that_is_not_set_has_its_default(row: Row) -> None:
-    assert value_of(loaded(), row) == row.default
+    assert value(row) == row.default
 
 
 @every_row
 def test_a_flag_works_with_each_of_its_names(row: Row) -> None:
     for name in (row.flag, *row.aliases):
-        assert value_of(loaded((f"--{name}={row.text}",)), row) == row.value
-        assert value_of(loaded((f"-{name}={row.text}",)), row) == row.value
+        assert value(row, (f"--{name}={row.text}",)) == row.value
+        assert value(row, (f"-{name}={row.text}",)) == row.value
 
 
 @every_row
 def test_a_variable_works_with_each_of_its_names(row: Row) -> None:
     for name in (row.variable, *row.variables):
-        assert value_of(loaded(env={name: row.text}), row) == row.value
+        assert value(row, env={name: row.text}) == row.value
 
 
 @every_row
 def test_an_empty_variable_is_ignored(row: Row) -> None:
-    assert value_of(loaded(env={row.variable: ""}), row) == row.default
+    assert value(row, env={row.variable: ""}) == row.default
 
 
 @pytest.mark.parametrize("row", [row for row in ROWS if row.yaml], ids=str)
 def test_the_file_sets_the_option(row: Row, tmp_path: Path) -> None:
     file = tmp_path / "config.yaml"
     file.write_text(row.yaml)
-    assert value_of(loaded(file=file), row) == row.value
+    assert value(row, file=file) == row.value
 
 
 @every_row
@@ -245,8 +261,8 @@ def test_a_flag_overrides_a_variable_and_a_variable_the_file(row: Row, tmp_path:
     file.write_text(row.yaml)
     other = {row.variable: row.text}
     if plain:
-        assert value_of(loaded(env={row.variable: plain}, file=file), row) == row.default
-    assert value_of(loaded((f"--{row.flag}={plain}",), other, file), row) == row.default
+        assert value(row, env={row.variable: plain}, file=file) == row.default
+    assert value(row, (f"--{row.flag}={plain}",), other, file) == row.default
 
 
 @pytest.mark.parametrize(

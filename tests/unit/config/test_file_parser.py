@@ -11,15 +11,18 @@ import pytest
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
-from gpuslice.config.settings import DeviceList, LabelSettings, Settings
+from gpuslice.config.settings import DeviceList, LabelSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.unknown_keys import all_keys
+from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import (
     ALL,
+    MemoryRule,
     NameRule,
     ReplicaRule,
     Selection,
     SharingStrategy,
 )
+from gpuslice.slicing.units import MemoryUnit
 
 TIME, MPS = SharingStrategy.TIME_SLICING, SharingStrategy.MPS
 UUID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
@@ -111,7 +114,15 @@ def test_a_file_with_every_key(read: Read) -> None:
             MPS, "nvidia.com/gpu", 3, None, Selection(references=("0",)), False, reserve_mib=512
         ),
     )
-    assert settings.rules.memory == Selection(references=("1", "2"))
+    assert settings.rules.memory == MemoryRule(
+        Selection(references=("1", "2")),
+        "example.com/gpu-mem",
+        MemoryUnit(512),
+        1024,
+        ThreadShare.NONE,
+        limited=True,
+    )
+    assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO)
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)
 

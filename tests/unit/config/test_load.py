@@ -13,7 +13,8 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
-from gpuslice.slicing.rules import ALL, Selection
+from gpuslice.slicing.limits import ThreadShare
+from gpuslice.slicing.rules import ALL, MemoryRule, Selection
 from gpuslice.slicing.units import MemoryUnit
 
 Load = Callable[..., Loaded]
@@ -53,15 +54,21 @@ def test_dev_null_is_an_empty_file() -> None:
 
 
 def test_json_with_tabs_is_read_too(load: Load) -> None:
-    assert load(
-        '{\n\t"sharing": {\n\t\t"memory": {"unit": "MiB"}\n\t}\n}'
-    ).settings.memory.unit == (MemoryUnit(1))
+    loaded = load('{\n\t"sharing": {\n\t\t"memory": {"unit": "MiB"}\n\t}\n}')
+    assert loaded.settings.rules.memory == MemoryRule(unit=MemoryUnit(1))
 
 
 def test_an_empty_flag_overrides_the_file(load: Load) -> None:
     yaml = "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}"
-    assert load(yaml).settings.memory.mps_pipe == "/run/mps"
-    assert load(yaml, mps_pipe="").settings.memory.mps_pipe is None
+    assert load(yaml).settings.memory_mps.pipe == "/run/mps"
+    assert load(yaml, mps_pipe="").settings.memory_mps.pipe is None
+
+
+def test_containers_are_limited_to_their_memory_if_there_is_an_mps_daemon(load: Load) -> None:
+    for pipe, limited in (("/run/mps", True), ("", False)):
+        memory = load(mps_pipe=pipe).settings.rules.memory
+        assert memory is not None
+        assert memory.limited is limited
 
 
 # GPUs for memory units
@@ -69,11 +76,11 @@ def test_an_empty_flag_overrides_the_file(load: Load) -> None:
 
 @pytest.mark.parametrize(
     ("defaults", "expected"),
-    [(Settings(), ALL), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, ALL)],
+    [(Settings(), MemoryRule()), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, MemoryRule())],
     ids=["gpuslice agent", "nvidia-device-plugin", "gpushare"],
 )
 def test_the_program_decides_about_memory_units_if_nothing_is_set(
-    load: Load, defaults: Settings, expected: Selection | None
+    load: Load, defaults: Settings, expected: MemoryRule | None
 ) -> None:
     assert load(defaults=defaults).settings.rules.memory == expected
     assert load("flags: {migStrategy: none}", defaults=defaults).settings.rules.memory == expected
@@ -94,31 +101,54 @@ def test_a_file_with_devices_only_turns_memory_units_off(load: Load, yaml: str) 
 
 @pytest.mark.parametrize("defaults", [Settings(), nvidia.DEFAULTS])
 def test_sharing_memory_in_the_file_turns_memory_units_on(load: Load, defaults: Settings) -> None:
-    assert load("sharing: {memory: {}}", defaults=defaults).settings.rules.memory == ALL
-    assert load("sharing:\n  memory:\n", defaults=defaults).settings.rules.memory == ALL
+    for yaml in ("sharing: {memory: {}}", "sharing:\n  memory:\n"):
+        assert load(yaml, defaults=defaults).settings.rules.memory == MemoryRule()
     both = TIME_SLICING.replace("sharing: {", "sharing: {memory: {devices: [0]}, ")
-    assert load(both, defaults=defaults).settings.rules.memory == Selection(references=("0",))
+    assert load(both, defaults=defaults).settings.rules.memory == MemoryRule(
+        Selection(references=("0",))
+    )
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "expected"),
     [
-        {"resource": "a.com/b"},
-        {"memory_unit": "MiB"},
-        {"memory_reserve": "1GiB"},
-        {"threads": "none"},
-        {"mps_pipe": "/run/mps"},
-        {"memory_devices": "all"},
+        ({"resource": "a.com/b"}, MemoryRule(resource="a.com/b")),
+        ({"memory_unit": "MiB"}, MemoryRule(unit=MemoryUnit(1))),
+        ({"memory_reserve": "1GiB"}, MemoryRule(reserve_mib=1024)),
+        ({"threads": "none"}, MemoryRule(threads=ThreadShare.NONE)),
+        ({"mps_pipe": "/run/mps"}, MemoryRule(limited=True)),
+        ({"memory_devices": "all"}, MemoryRule()),
     ],
 )
-def test_any_memory_flag_turns_memory_units_on(load: Load, flag: dict[str, str]) -> None:
-    assert load(defaults=nvidia.DEFAULTS, **flag).settings.rules.memory == ALL
-    assert load(TIME_SLICING, **flag).settings.rules.memory == ALL
+def test_any_memory_flag_turns_memory_units_on(
+    load: Load, flag: dict[str, str], expected: MemoryRule
+) -> None:
+    assert load(defaults=nvidia.DEFAULTS, **flag).settings.rules.memory == expected
+    assert load(TIME_SLICING, **flag).settings.rules.memory == expected
 
 
 def test_a_memory_variable_turns_memory_units_on(load: Load) -> None:
     env = {"GPUSLICE_MEMORY_UNIT": "MiB"}
-    assert load(env=env, defaults=nvidia.DEFAULTS).settings.rules.memory == ALL
+    memory = load(env=env, defaults=nvidia.DEFAULTS).settings.rules.memory
+    assert memory == MemoryRule(unit=MemoryUnit(1))
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ({"resource": ""}, "resource"),
+        ({"resource": "gpu-mem"}, "resource"),
+        ({"memory_unit": "6GB"}, "memory-unit"),
+        ({"memory_reserve": "x"}, "memory-reserve"),
+        ({"threads": "half"}, "threads"),
+        ({"mps_check": "maybe"}, "mps-check"),
+    ],
+)
+def test_options_of_memory_units_are_validated_even_if_they_are_off(
+    load: Load, flag: dict[str, str], name: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: .* is not valid"):
+        load(memory_devices="none", **flag)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,8 @@ def test_a_memory_variable_turns_memory_units_on(load: Load) -> None:
     ],
 )
 def test_devices_of_memory_as_a_flag(load: Load, text: str, expected: Selection | None) -> None:
-    assert load(memory_devices=text).settings.rules.memory == expected
+    memory = load(memory_devices=text).settings.rules.memory
+    assert (memory and memory.devices) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,7 +175,8 @@ def test_devices_of_memory_as_a_flag(load: Load, text: str, expected: Selection 
     [("all", ALL), ("none", None), ("2", Selection(count=2)), ("[2]", Selection(None, ("2",)))],
 )
 def test_devices_of_memory_in_the_file(load: Load, yaml: str, expected: Selection | None) -> None:
-    assert load(f"sharing: {{memory: {{devices: {yaml}}}}}").settings.rules.memory == expected
+    memory = load(f"sharing: {{memory: {{devices: {yaml}}}}}").settings.rules.memory
+    assert (memory and memory.devices) == expected
 
 
 def test_a_mig_device_cannot_be_divided_into_memory_units(load: Load) -> None:

@@ -3,14 +3,10 @@ import json
 import pytest
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.settings import (
-    ContainerSettings,
-    MemorySettings,
-    Settings,
-    advertised_name,
-    socket_name,
-)
-from gpuslice.slicing.rules import ALL, NameRule, ReplicaRule, Rules, SharingStrategy
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import OptionValue
+from gpuslice.config.settings import ContainerSettings, MemoryMps, Settings, socket_name
+from gpuslice.slicing.rules import MemoryRule, NameRule, ReplicaRule, Rules, SharingStrategy
 
 TIME = SharingStrategy.TIME_SLICING
 
@@ -40,23 +36,23 @@ def test_sockets_have_the_names_that_tools_expect(resource: str, socket: str) ->
 )
 def test_an_invalid_resource_is_rejected(resource: str, because: str) -> None:
     with pytest.raises(ConfigError, match=because):
-        MemorySettings(resource=resource)
+        load_settings({"resource": OptionValue(resource, "resource")})
 
 
 def test_the_longest_pipe_directory_that_fits_is_accepted() -> None:
-    assert MemorySettings(mps_pipe="/" + "x" * 98)
+    assert MemoryMps(pipe="/" + "x" * 98)
     with pytest.raises(ConfigError, match="has 108 bytes, and 107 is the maximum"):
-        MemorySettings(mps_pipe="/" + "x" * 99)
+        MemoryMps(pipe="/" + "x" * 99)
 
 
 def test_a_relative_pipe_directory_is_rejected() -> None:
     with pytest.raises(ConfigError, match="mps-pipe: 'mps' is not valid: use an absolute path"):
-        MemorySettings(mps_pipe="mps")
+        MemoryMps(pipe="mps")
 
 
 def test_a_path_with_a_zero_byte_is_rejected() -> None:
     with pytest.raises(ConfigError, match="zero byte"):
-        MemorySettings(mps_pipe="/a\0b")
+        MemoryMps(pipe="/a\0b")
 
 
 def test_sockets_of_every_resource_that_is_known_must_fit() -> None:
@@ -73,11 +69,11 @@ def test_sockets_of_every_resource_that_is_known_must_fit() -> None:
 
 
 def test_the_socket_of_memory_units_is_checked_only_if_they_are_on() -> None:
-    memory = MemorySettings(resource="example.com/" + "x" * 63)
+    memory = MemoryRule(resource="example.com/" + "x" * 63)
     socket = f"/{'d' * 40}/kubelet.sock"
-    assert Settings(rules=Rules(), memory=memory, kubelet_socket=socket)
+    assert Settings(rules=Rules(), kubelet_socket=socket)
     with pytest.raises(ConfigError, match=r"kubelet-socket: .*107 is the maximum"):
-        Settings(rules=Rules(memory=ALL), memory=memory, kubelet_socket=socket)
+        Settings(rules=Rules(memory=memory), kubelet_socket=socket)
 
 
 def test_an_agent_that_never_registers_needs_no_socket() -> None:
@@ -90,10 +86,9 @@ def test_at_least_one_device_list_strategy_is_required() -> None:
 
 
 def test_the_advertised_name_of_replicas_is_the_new_one() -> None:
-    assert advertised_name(ReplicaRule(TIME, "nvidia.com/gpu", 2)) == "nvidia.com/gpu"
-    assert advertised_name(ReplicaRule(TIME, "nvidia.com/gpu", 2, rename="nvidia.com/a")) == (
-        "nvidia.com/a"
-    )
+    assert ReplicaRule(TIME, "nvidia.com/gpu", 2).resource == "nvidia.com/gpu"
+    renamed = ReplicaRule(TIME, "nvidia.com/gpu", 2, rename="nvidia.com/a")
+    assert renamed.resource == "nvidia.com/a"
 
 
 def test_the_description_has_the_layout_of_the_file_and_is_json() -> None:
