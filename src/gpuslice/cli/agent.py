@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 
 from gpuslice.cli.daemon_program import DaemonProgram, read_option_values, running_daemon
@@ -10,6 +11,7 @@ from gpuslice.config.load import load_settings
 from gpuslice.config.option_values import OptionValues
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions, startup_options
+from gpuslice.config.timing import read_timing
 
 AGENT = DaemonProgram(
     "gpuslice agent",
@@ -38,4 +40,5 @@ def run_agent_with(values: OptionValues, defaults: Settings, options: StartupOpt
     """Call it in `running_daemon`."""
     from gpuslice.programs.agent.daemon import run_agent
 
-    run_agent(lambda path: load_settings(values, defaults, path), options)
+    timing = read_timing(os.environ)
+    run_agent(lambda path: load_settings(values, defaults, path), options, timing)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, options_in
 from gpuslice.config.option_values import OptionReader
 from gpuslice.config.startup_options import StartupOptions, startup_options
+from gpuslice.config.timing import read_timing
 
 if TYPE_CHECKING:
     from gpuslice.programs.config_manager import LinkOptions
@@ -79,7 +81,8 @@ def main() -> None:
         from gpuslice.programs.config_manager import keep_link
 
         options = startup_options(values)
-        asyncio.run(keep_link(options, _link_options(OptionReader(values), options)))
+        link = _link_options(OptionReader(values), options)
+        asyncio.run(keep_link(options, link, read_timing(os.environ)))
 
 
 def _link_options(values: OptionReader, options: StartupOptions) -> LinkOptions:

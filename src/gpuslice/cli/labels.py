@@ -23,6 +23,7 @@ from gpuslice.config.option_values import (
 )
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.config.startup_options import LabelsMode, StartupOptions
+from gpuslice.config.timing import read_timing
 from gpuslice.labels.label_options import (
     GFD_GROUPS,
     LABELS_GROUPS,
@@ -78,4 +79,5 @@ def _run(program: DaemonProgram, values: OptionValues, defaults: Settings) -> No
             return replace(loaded, settings=replace(loaded.settings, labels=labels))
 
         options = StartupOptions(config_file=OptionReader(values).path("config-file"))
-        run_feature_discovery(load, options, label_target(values))
+        timing = read_timing(os.environ)
+        run_feature_discovery(load, options, label_target(values), timing)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -16,6 +17,7 @@ from gpuslice.config.agent_options import OPTION_GROUPS
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.config.startup_options import startup_options
+from gpuslice.config.timing import read_timing
 from gpuslice.slicing.rules import Rules
 
 MOUNT_SHM = "mount-shm"
@@ -61,4 +63,8 @@ def run(args: Sequence[str]) -> None:
     with running_daemon(PROGRAM, values):
         from gpuslice.programs.mps_daemons import run_mps_daemons
 
-        run_mps_daemons(lambda path: load_settings(values, DEFAULTS, path), startup_options(values))
+        run_mps_daemons(
+            lambda path: load_settings(values, DEFAULTS, path),
+            startup_options(values),
+            read_timing(os.environ),
+        )

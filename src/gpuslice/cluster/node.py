@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
-from gpuslice.cluster.backoff import Backoff
+from gpuslice.backoff import Backoff
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
 from gpuslice.codes import Code

@@ -32,8 +32,9 @@ class Timing:
     mps_restart: float = 0.5
     # Until a command to an MPS control daemon counts as failed.
     mps_command: float = 5.0
-    # Until an MPS control daemon that received `quit` is killed.
+    # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
+    mps_exit: float = 5.0
     # Until a program starts without the label of its node.
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.

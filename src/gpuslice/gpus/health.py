@@ -4,23 +4,22 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from typing import Protocol
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import HealthSettings
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError, XidEvent, XidEvents
 from gpuslice.gpus.xids import is_fatal, is_watched
 from gpuslice.slicing.notice import Notice
 
-_WAIT_MS = 500
-# After the wait itself fails, so that a broken driver does not cause a busy loop.
-_PAUSE_SECONDS = 1.0
+# An event ends the wait at once.
+_LONGEST_WAIT_SECONDS = 0.5
 # A wait ends by itself long before that.
 _STUCK_SECONDS = 5.0
-# GPUs are probed every so many waits: a lost one does not always send an event.
-_PROBE_EVERY_WAITS = 10
 # An error that does not say that the GPU is lost may be temporary.
 _PATIENT_PROBES = 3
 
@@ -46,11 +45,13 @@ class HealthWatch:
         indices: Mapping[str, int],
         settings: HealthSettings,
         reporter: HealthReporter,
+        timing: Timing,
     ) -> None:
         self._nvml = nvml
         self._indices = dict(indices)
         self._settings = settings
         self._reporter = reporter
+        self._timing = timing
         self._handles: dict[str, GpuHandle] = {}
         self._events: XidEvents | None = None
         # How many probes in a row a GPU has failed.
@@ -131,19 +132,21 @@ class HealthWatch:
             raise
 
     def _watch(self) -> None:
-        waits = 0
+        interval = self._timing.gpu_probe
+        wait_seconds = min(interval, _LONGEST_WAIT_SECONDS)
+        probe_at = time.monotonic() + interval
         while not self._stopping.is_set():
             if self._events is None:
-                self._stopping.wait(_WAIT_MS / 1000)
+                self._stopping.wait(wait_seconds)
             else:
-                self._wait(self._events)
-            waits += 1
-            if waits % _PROBE_EVERY_WAITS == 0:
+                self._wait(self._events, wait_seconds)
+            if time.monotonic() >= probe_at:
                 self._probe()
+                probe_at = time.monotonic() + interval
 
-    def _wait(self, events: XidEvents) -> None:
+    def _wait(self, events: XidEvents, seconds: float) -> None:
         try:
-            event = events.wait(_WAIT_MS)
+            event = events.wait(round(seconds * 1000))
         except NvmlError as error:
             self._wait_failed(error)
             return
@@ -163,7 +166,8 @@ class HealthWatch:
             # A lost GPU may break the event set. If a new one fails, too, the old one stays.
             with contextlib.suppress(NvmlError):
                 self._open_events()
-        self._stopping.wait(_PAUSE_SECONDS)
+        # A broken driver must not cause a busy loop.
+        self._stopping.wait(self._timing.gpu_event_retry)
 
     def _tell(self, event: XidEvent) -> None:
         reason = f"XID {event.xid}"

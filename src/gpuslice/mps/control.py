@@ -10,7 +10,6 @@ import signal
 from gpuslice.mps.daemon_paths import resource_of
 
 PROGRAM = "nvidia-cuda-mps-control"
-_TIMEOUT_SECONDS = 5.0
 # Exit statuses of a program whose file or libraries cannot be loaded.
 _NOT_EXECUTED = (126, 127)
 
@@ -31,18 +30,27 @@ class MpsTimeout(MpsUnavailable):
     """The daemon does not answer in time."""
 
 
-async def ping(pipe_directory: str) -> None:
-    """A command round trip: a crashed daemon leaves its socket behind, so a file proves nothing."""
-    await default_threads_percent(pipe_directory)
+class ControlClient:
+    """Sends commands to the daemon of one pipe directory."""
+
+    def __init__(self, pipe_directory: str, timeout_seconds: float) -> None:
+        self._pipe = pipe_directory
+        self._timeout_seconds = timeout_seconds
+
+    async def ping(self) -> None:
+        """A round trip: a crashed daemon leaves its socket behind, so a file proves nothing."""
+        await self.default_threads_percent()
+
+    async def default_threads_percent(self) -> str:
+        """The share of threads that no client of the daemon exceeds, as the daemon prints it."""
+        return await self.command("get_default_active_thread_percentage")
+
+    async def command(self, line: str, timeout_seconds: float | None = None) -> str:
+        """Runs one command and returns its output. Raises MpsUnavailable."""
+        return await _run_command(self._pipe, line, timeout_seconds or self._timeout_seconds)
 
 
-async def default_threads_percent(pipe_directory: str) -> str:
-    """The share of threads that no client of the daemon exceeds, as the daemon prints it."""
-    return await command(pipe_directory, "get_default_active_thread_percentage")
-
-
-async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECONDS) -> str:
-    """Runs one command and returns its output."""
+async def _run_command(pipe_directory: str, line: str, seconds: float) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
             PROGRAM,

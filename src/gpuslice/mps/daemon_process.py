@@ -16,7 +16,6 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-_GONE_SECONDS = 5.0
 # The kernel keeps this much of a program's name.
 _COMM_LENGTH = 15
 _ENDED = ("Z", "X")
@@ -65,13 +64,13 @@ def has_ended(process: Process) -> bool:
     return False
 
 
-async def end_process(process: Process) -> None:
+async def end_process(process: Process, exit_seconds: float) -> None:
     """Waits until a daemon that received `quit` exits, and kills it if it does not."""
-    if not process.listens_here or await _ends(process):
+    if not process.listens_here or await _ends(process, exit_seconds):
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
-    if not await _ends(process):
+    if not await _ends(process, exit_seconds):
         log.error(
             Code.MPS_STOP_FAILED,
             "cannot stop MPS control daemon",
@@ -80,9 +79,9 @@ async def end_process(process: Process) -> None:
         )
 
 
-async def _ends(process: Process) -> bool:
+async def _ends(process: Process, seconds: float) -> bool:
     clock = asyncio.get_running_loop().time
-    deadline = clock() + _GONE_SECONDS
+    deadline = clock() + seconds
     while not has_ended(process):
         if clock() > deadline:
             return False

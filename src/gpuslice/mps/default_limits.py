@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gpuslice.codes import Code
-from gpuslice.mps.control import CannotProbe, MpsTimeout, MpsUnavailable, command
-from gpuslice.mps.daemon_paths import DaemonPaths
+from gpuslice.mps.control import CannotProbe, ControlClient, MpsTimeout, MpsUnavailable
 from gpuslice.mps.daemon_plan import DaemonSpec
 from gpuslice.telemetry.logs import Logger
 
@@ -43,15 +42,14 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
     return threads, *memory
 
 
-async def set_defaults(paths: DaemonPaths, wanted: DaemonSpec, serves: Sequence[str]) -> None:
+async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
     """A daemon that refuses is used nevertheless, because containers set their own limits."""
-    pipe = str(paths.pipe)
     commands = [*default_commands(wanted, serves)]
-    for server in (await command(pipe, "get_server_list")).split():
+    for server in (await control.command("get_server_list")).split():
         commands += server_commands(wanted, serves, server)
     for line in commands:
         try:
-            await command(pipe, line)
+            await control.command(line)
         except (MpsTimeout, CannotProbe):
             raise
         except MpsUnavailable as error:

@@ -6,15 +6,14 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from gpuslice.cluster.backoff import Backoff
+from gpuslice.backoff import Backoff
 from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.mps.control import (
     CannotProbe,
+    ControlClient,
     MpsTimeout,
     MpsUnavailable,
-    command,
-    default_threads_percent,
-    ping,
 )
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
@@ -31,12 +30,10 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-PROBE_SECONDS = 3.0
 # A busy node may be slow for a while, and clients fail when their daemon is stopped.
 _PROBES_UNTIL_RESTART = 4
 # A daemon that ran this long did not fail to start.
 _STABLE_SECONDS = 60.0
-_QUIT_SECONDS = 10.0
 _NO_CEILING = 100.0
 _DAEMON = "daemon"
 
@@ -50,7 +47,7 @@ class ManagedDaemon:
         present: frozenset[str],
         paths: DaemonPaths,
         changed: Callable[[], None],
-        probe_seconds: float = PROBE_SECONDS,
+        timing: Timing,
     ) -> None:
         self.wanted = wanted
         self.answers = False
@@ -59,7 +56,8 @@ class ManagedDaemon:
         self._present = present
         self._paths = paths
         self._changed = changed
-        self._probe_seconds = probe_seconds
+        self._timing = timing
+        self._control = ControlClient(str(paths.pipe), timing.mps_command)
         self._process: Process | None = None
         self._is_ours = False
         # GPUs that we may have put into exclusive mode.
@@ -78,7 +76,7 @@ class ManagedDaemon:
         self._is_outdated = True
 
     async def run(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(self._timing.mps_restart)
         clock = asyncio.get_running_loop().time
         while True:
             try:
@@ -142,7 +140,7 @@ class ManagedDaemon:
         # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
         await self._set_defaults(wanted)
-        await ping(str(paths.pipe))
+        await self._control.ping()
         log.info(
             Code.MPS_STARTED,
             "started MPS control daemon",
@@ -154,7 +152,7 @@ class ManagedDaemon:
     async def _adopt(self) -> bool:
         """Whether a daemon runs that can serve as ours, so that its clients survive."""
         try:
-            ceiling = await default_threads_percent(str(self._paths.pipe))
+            ceiling = await self._control.default_threads_percent()
         except CannotProbe:
             raise
         except MpsUnavailable as error:
@@ -227,14 +225,14 @@ class ManagedDaemon:
         if commands == self._defaults or (wanted.merges and self._defaults == ()):
             return
         self._defaults = None
-        await set_defaults(self._paths, wanted, self.serves)
+        await set_defaults(self._control, wanted, self.serves)
         self._defaults = commands
 
     async def _until_it_fails(self) -> None:
         while True:
-            await asyncio.sleep(self._probe_seconds)
+            await asyncio.sleep(self._timing.mps_daemon_probe)
             try:
-                await ping(str(self._paths.pipe))
+                await self._control.ping()
             except MpsUnavailable as error:
                 if self._has_exited():
                     log.error(
@@ -298,9 +296,9 @@ class ManagedDaemon:
         # First: a daemon that quits removes its pid file before it exits.
         process = find_process(self._paths) or self._process
         with contextlib.suppress(MpsUnavailable):
-            await command(str(self._paths.pipe), "quit", _QUIT_SECONDS)
+            await self._control.command("quit", self._timing.mps_quit)
         if process is not None:
-            await end_process(process)
+            await end_process(process, self._timing.mps_exit)
 
     def _write_marker(self) -> None:
         try:

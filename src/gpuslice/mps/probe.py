@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import MpsCheck
-from gpuslice.mps.control import ControlProgramMissing, MpsUnavailable, ping
+from gpuslice.mps.control import ControlClient, ControlProgramMissing, MpsUnavailable
 from gpuslice.mps.daemons import Daemon
 from gpuslice.telemetry.logs import Logger
 
@@ -18,8 +18,9 @@ log = Logger(__name__)
 class DaemonProbe:
     """The answer to the last probe, and a way to get a new one."""
 
-    def __init__(self, daemon: Daemon) -> None:
+    def __init__(self, daemon: Daemon, timeout_seconds: float) -> None:
         self.daemon = daemon
+        self._control = ControlClient(daemon.pipe, timeout_seconds)
         # Why the daemon does not enforce limits now; None: it does.
         self.problem: MpsUnavailable | None = None
         self._warned = False
@@ -44,7 +45,7 @@ class DaemonProbe:
 
     async def _answer(self) -> MpsUnavailable | None:
         try:
-            await ping(self.daemon.pipe)
+            await self._control.ping()
         except MpsUnavailable as error:
             invisible = isinstance(error, ControlProgramMissing) or (
                 not Path(self.daemon.pipe).exists()

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay
 from gpuslice.mps.managed_daemon import ManagedDaemon
@@ -16,8 +17,9 @@ log = Logger(__name__)
 
 
 class Supervisor:
-    def __init__(self, tasks: asyncio.TaskGroup, root: Path = ROOT) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, timing: Timing, root: Path = ROOT) -> None:
         self._tasks = tasks
+        self._timing = timing
         self._root = root
         self._managed: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
@@ -47,7 +49,7 @@ class Supervisor:
 
     def _manage(self, daemon: DaemonSpec, present: frozenset[str]) -> None:
         paths = DaemonPaths(daemon.resource, self._root)
-        managed = ManagedDaemon(daemon, present, paths, self._update_ready_file)
+        managed = ManagedDaemon(daemon, present, paths, self._update_ready_file, self._timing)
         task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
         self._managed[daemon.resource] = managed, task
 

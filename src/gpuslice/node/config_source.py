@@ -88,7 +88,9 @@ class ConfigSource:
             if self._api is not None:
                 tasks.create_task(self._follow_label(self._api))
             if (directory := self._options.config_dir) is not None:
-                tasks.create_task(watch_directory(directory, self._changed.set, resync_seconds=resync))
+                tasks.create_task(
+                    watch_directory(directory, self._changed.set, resync_seconds=resync)
+                )
             elif (file := self._options.config_file) is not None:
                 tasks.create_task(
                     watch_directory(

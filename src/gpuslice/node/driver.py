@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.fingerprint import Fingerprint, changes, fingerprint, of_inventory
 from gpuslice.gpus.health import HealthReporter, HealthWatch
 from gpuslice.gpus.inventory import Inventory, Platform, read_inventory
@@ -40,7 +41,8 @@ class Driver:
     first. So the old one ends before the new one begins, and an XID in between is lost.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, timing: Timing) -> None:
+        self._timing = timing
         # A cancelled call continues in its thread; the next one must not run at the same time.
         self._one_at_a_time = threading.Lock()
         self._nvml: Nvml | None = None
@@ -139,7 +141,7 @@ class Driver:
         if self._watch is not None:
             self._watch.stop()  # if it hangs inside the driver, it stops when the call returns
         indices = {gpu.uuid: gpu.index for gpu in self._hardware.inventory.gpus}
-        self._watch = HealthWatch(self._nvml, indices, *self._watch_wanted)
+        self._watch = HealthWatch(self._nvml, indices, *self._watch_wanted, self._timing)
         self._watch.start()
 
     def _changes(self) -> tuple[str, ...]:

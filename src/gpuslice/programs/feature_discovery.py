@@ -15,6 +15,7 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import LABEL_DEFAULTS, LabelSettings, Settings
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.allocated_devices import own_gpus
 from gpuslice.gpus.inventory import Inventory, Platform
 from gpuslice.gpus.nvml import Nvml
@@ -55,13 +56,16 @@ _NO_GPUS = Inventory("", ())
 
 
 def run_feature_discovery(
-    load: Callable[[Path | None], Loaded], options: StartupOptions, target: LabelTarget
+    load: Callable[[Path | None], Loaded],
+    options: StartupOptions,
+    target: LabelTarget,
+    timing: Timing,
 ) -> None:
     """Publishes once, or runs until SIGTERM or SIGINT.
 
     Raises ProgramError or ConfigError if the program cannot do its work.
     """
-    run_program(FeatureDiscovery(load, options, target).run())
+    run_program(FeatureDiscovery(load, options, target, timing).run())
 
 
 class FeatureDiscovery:
@@ -70,19 +74,21 @@ class FeatureDiscovery:
         load: Callable[[Path | None], Loaded],
         options: StartupOptions,
         target: LabelTarget,
+        timing: Timing,
     ) -> None:
         self._load = load
         self._options = options
         self._target = target
+        self._timing = timing
         self._triggers = Triggers()
 
     async def run(self) -> None:
         await until_stopped(self._work(), self._triggers)
 
     async def _work(self) -> None:
-        state, metrics, driver = NodeState(), NoMetrics(), Driver()
+        state, metrics, driver = NodeState(), NoMetrics(), Driver(self._timing)
         state.subscribe(log_changes)
-        source = ConfigSource(self._options, None, state, metrics)
+        source = ConfigSource(self._options, None, state, metrics, self._timing)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(driver.close)
             publishers = Publishers(self._target)
@@ -102,6 +108,7 @@ class FeatureDiscovery:
                 state=state,
                 triggers=self._triggers,
                 metrics=metrics,
+                retry_seconds=self._timing.retry,
             )
             await source.first()
             await reconciler.start()

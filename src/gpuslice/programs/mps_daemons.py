@@ -58,7 +58,7 @@ class MpsDaemons:
         self._options = options
         self._timing = timing
         self._triggers = Triggers()
-        self._driver = Driver()
+        self._driver = Driver(timing)
 
     async def run(self) -> None:
         await until_stopped(self._serve(), self._triggers)
@@ -79,7 +79,7 @@ class MpsDaemons:
         source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()
         async with asyncio.TaskGroup() as tasks:
-            supervisor = Supervisor(tasks)
+            supervisor = Supervisor(tasks, self._timing)
             reconciler = Reconciler(
                 target=_Target(state, supervisor),
                 load=lambda: self._load(source.current),
@@ -92,7 +92,9 @@ class MpsDaemons:
             try:
                 tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))
                 await reconciler.start()
-                tasks.create_task(scan_for_changes(self._driver, self._triggers, self._timing.hardware_scan))
+                tasks.create_task(
+                    scan_for_changes(self._driver, self._triggers, self._timing.hardware_scan)
+                )
                 await reconciler.run()
             finally:
                 await supervisor.stop()

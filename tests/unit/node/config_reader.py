@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuslice.cluster.events import NodeEvents, NoEvents
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.event_recorder import EventRecorder
 from gpuslice.node.state import NodeState
@@ -51,7 +52,7 @@ async def reading(options: StartupOptions, label_timeout: float = 10.0) -> Async
     metrics, state = Recorder(), NodeState()
     recorder = EventRecorder(NodeEvents(api, options.node_name or "") if api else NoEvents())
     state.subscribe(recorder.read)
-    source = ConfigSource(options, api, state, metrics, label_timeout_seconds=label_timeout)
+    source = ConfigSource(options, api, state, metrics, Timing(node_label=label_timeout))
     reader = Reader(source, metrics, state)
     try:
         reader.first = await source.first()

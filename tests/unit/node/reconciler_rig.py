@@ -10,6 +10,7 @@ from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import CdiSettings, Settings
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
@@ -30,7 +31,7 @@ class FakeDriver(Driver):
     """The GPUs of the node by the driver root that the settings name."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__(Timing())
         self.found: dict[str, Hardware | Exception] = {"/driver-root": hardware(GPU)}
         self.enumerations = 0
         self.closed = 0

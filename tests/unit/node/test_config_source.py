@@ -11,6 +11,7 @@ import pytest
 from gpuslice.config.config_choice import Fallback
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.state import NodeState
 from gpuslice.telemetry.metrics import Recorder
@@ -126,13 +127,15 @@ def test_a_missing_file_is_named_at_start(tmp_path: Path) -> None:
     file = tmp_path / "nowhere.yaml"
     with pytest.raises(ConfigError, match=r"config-file: '.*nowhere.yaml'"):
         asyncio.run(
-            ConfigSource(StartupOptions(config_file=file), None, NodeState(), Recorder()).first()
+            ConfigSource(
+                StartupOptions(config_file=file), None, NodeState(), Recorder(), Timing()
+            ).first()
         )
 
 
 def _first(path: Path) -> Path | None:
     options = StartupOptions(config_file=path)
-    return asyncio.run(ConfigSource(options, None, NodeState(), Recorder()).first())
+    return asyncio.run(ConfigSource(options, None, NodeState(), Recorder(), Timing()).first())
 
 
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
@@ -213,4 +216,4 @@ def test_directories_and_the_kubelets_own_names_are_no_configurations(tmp_path: 
 def test_a_directory_that_is_not_mounted_is_named(tmp_path: Path) -> None:
     options = StartupOptions(config_dir=tmp_path / "nowhere", default_config="a")
     with pytest.raises(ConfigError, match=r"config-file-srcdir: '.*nowhere'.*mount"):
-        asyncio.run(ConfigSource(options, None, NodeState(), Recorder()).first())
+        asyncio.run(ConfigSource(options, None, NodeState(), Recorder(), Timing()).first())

@@ -66,7 +66,7 @@ class Agent:
             api = connect_if_needed(self._options)
             if api is not None:
                 stack.push_async_callback(api.close)
-            driver = Driver()
+            driver = Driver(self._timing)
             stack.push_async_callback(driver.close)
             await self._work(driver, api, metrics)
 
@@ -79,11 +79,9 @@ class Agent:
         source = ConfigSource(self._options, api, state, metrics, timing)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
-            monitor = DaemonMonitor(tasks, state, timing.mps_probe)
+            monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing.usage_poll)
-            servers = PluginServers(
-                tasks, state, monitor, usage, metrics, timing.directory_resync
-            )
+            servers = PluginServers(tasks, state, monitor, usage, metrics, timing.directory_resync)
             target = AgentTarget(driver, state, servers, monitor)
             reconciler = Reconciler(
                 target=target,

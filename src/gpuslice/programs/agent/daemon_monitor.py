@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterable, Mapping
 
 from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.mps.daemons import Daemon
 from gpuslice.mps.probe import DaemonProbe
@@ -16,12 +17,10 @@ from gpuslice.node.state import NodeState
 class DaemonMonitor:
     """One probe per daemon, however many resources depend on it."""
 
-    def __init__(
-        self, tasks: asyncio.TaskGroup, state: NodeState, probe_seconds: float
-    ) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, state: NodeState, timing: Timing) -> None:
         self._tasks = tasks
         self._state = state
-        self._probe_seconds = probe_seconds
+        self._timing = timing
         self._probes: dict[str, DaemonProbe] = {}
         self._watching: dict[str, asyncio.Task[None]] = {}
 
@@ -32,7 +31,7 @@ class DaemonMonitor:
         self._state.keep_daemons(self._probes)
         for name, daemon in daemons.items():
             if name not in self._probes:
-                self._probes[name] = DaemonProbe(daemon)
+                self._probes[name] = DaemonProbe(daemon, self._timing.mps_command)
                 self._watching[name] = self._tasks.create_task(
                     self._watch(self._probes[name]), name=f"probe MPS daemon {name}"
                 )
@@ -54,7 +53,7 @@ class DaemonMonitor:
     async def _watch(self, probe: DaemonProbe) -> None:
         while True:
             await self._probe(probe)
-            await asyncio.sleep(self._probe_seconds)
+            await asyncio.sleep(self._timing.mps_probe)
 
     async def _probe(self, probe: DaemonProbe) -> None:
         await probe.probe()

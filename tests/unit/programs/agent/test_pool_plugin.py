@@ -18,6 +18,7 @@ from gpuslice.config.settings import (
     Settings,
 )
 from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.visible import Host
@@ -53,10 +54,10 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
         state = NodeState()
         state.publish(replace(state.current, pools=plan.pools, faults=plan.faults))
         async with asyncio.TaskGroup() as tasks:
-            monitor = DaemonMonitor(tasks, state, probe_seconds=3600)
+            monitor = DaemonMonitor(tasks, state, Timing(mps_probe=3600))
             monitor.apply(plan.daemons)
             [pool] = plan.pools
-            plugin = PoolPlugin(pool, plan, state, monitor, UsageTracker(state))
+            plugin = PoolPlugin(pool, plan, state, monitor, UsageTracker(state, 3600))
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})
@@ -158,7 +159,7 @@ def test_labels_stay_as_they_are_while_the_driver_is_closed() -> None:
     async def collect() -> None:
         state = NodeState()
         state.publish(replace(state.current, settings=Settings(), inventory=Inventory("1", GPUS)))
-        await LabelPublisher(StartupOptions(), None, Driver(), state)._collect()
+        await LabelPublisher(StartupOptions(), None, Driver(Timing()), state)._collect()
 
     with pytest.raises(NodeUnreadable, match="not loaded"):
         asyncio.run(collect())

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory, Skipped
 from gpuslice.node.driver import Driver, Hardware
@@ -46,9 +47,11 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
     async def main() -> None:
         state = NodeState()
         async with asyncio.TaskGroup() as tasks:
-            monitor = DaemonMonitor(tasks, state)
-            servers = PluginServers(tasks, state, monitor, UsageTracker(state), NoMetrics())
-            await scenario(Node(state, AgentTarget(Driver(), state, servers, monitor)))
+            monitor = DaemonMonitor(tasks, state, Timing())
+            servers = PluginServers(
+                tasks, state, monitor, UsageTracker(state, 3600), NoMetrics(), 3600
+            )
+            await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
 
     asyncio.run(main())
 
