@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 
 from .conftest import MakeRig
@@ -22,15 +23,14 @@ def test_a_fatal_xid_marks_every_slice_of_that_gpu_and_no_other(make_rig: MakeRi
     gpus = [gpu.uuid for gpu in rig.node.gpus()]
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
-        agent.wait_for_output("registered")
+        agent.wait_for_code(Code.REGISTERED)
         lists = endpoint.lists
         rig.node.faults.xid(2, 79)
         rig.kubelet.wait_until(lambda: rig.healthy_units(gpus[2]) == 0, "GPU 2 unhealthy")
         assert [rig.healthy_units(uuid) for uuid in gpus] == [32, 32, 0, 32]
         assert rig.kubelet.capacity(RESOURCE) == 128
         assert endpoint.lists == lists + 1  # all its slices in one message
-        assert "a GPU became unhealthy" in agent.output()
-        assert "XID 79" in agent.output()
+        assert agent.logged(Code.XID, f"uuid={gpus[2]} .*XID 79") == 1
 
 
 def test_pods_go_to_the_healthy_gpus(rig: Rig) -> None:
@@ -69,7 +69,7 @@ def test_a_gpu_lost_before_the_start_is_left_out_and_the_rest_is_offered(rig: Ri
         rig.kubelet.wait_for(RESOURCE)
         assert rig.healthy_units(second) == 15
         assert rig.healthy_units(first) == 0
-        agent.wait_for_output("left out a GPU index=0")
+        agent.wait_for_code(Code.GPU_SKIPPED, "GPU 0")
 
 
 def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_from_the_first_list_on(
@@ -105,4 +105,4 @@ def test_health_checks_can_be_turned_off(rig: Rig) -> None:
         rig.node.faults.xid(0, 79)
         time.sleep(1.0)
         assert rig.kubelet.allocatable(RESOURCE) == 30
-        assert "unhealthy" not in agent.output()
+        assert agent.logged(Code.XID) == 0

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import remove_directory
@@ -69,7 +70,7 @@ def test_the_agent_may_start_before_the_kubelet(rig: Rig) -> None:
     rig.kubelet.stop()
     shutil.rmtree(rig.kubelet.directory)
     with rig.agent() as agent:
-        agent.wait_for_output("offering")
+        agent.wait_for_code(Code.WAITING_FOR_KUBELET)
         rig.kubelet.start()
         rig.kubelet.wait_for(RESOURCE)
 
@@ -88,7 +89,9 @@ def test_an_ended_stream_leads_to_a_new_registration(rig: Rig) -> None:
         rig.kubelet.wait_for(RESOURCE).channel.close()
         rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
         rig.kubelet.wait_for(RESOURCE)
-        assert "the kubelet ended the device stream" in agent.output()
+        assert (
+            agent.logged(Code.PLUGIN_SERVER_RESTARTING, "the kubelet ended the device stream") == 1
+        )
 
 
 def test_a_stream_that_somebody_else_opened_and_closed_changes_nothing(rig: Rig) -> None:
@@ -100,7 +103,7 @@ def test_a_stream_that_somebody_else_opened_and_closed_changes_nothing(rig: Rig)
         stream.cancel()
         time.sleep(1.0)
         assert rig.kubelet.registrations == 1
-        assert "serving anew" not in agent.output()
+        assert agent.logged(Code.PLUGIN_SERVER_RESTARTING) == 0
 
 
 def test_at_its_end_the_agent_ends_the_stream_in_good_order(rig: Rig) -> None:
@@ -199,10 +202,10 @@ def test_a_broken_file_at_sighup_leaves_the_last_good_settings_in_force(
     config.write_text("sharing: {memory: {unit: GiB}}")
     with rig.agent("--config-file", str(config)) as agent:
         rig.kubelet.wait_for(RESOURCE)
-        for broken in ("sharing: {memory: {untis: MiB}}", "sharing: ["):
+        for number, broken in enumerate(("sharing: {memory: {untis: MiB}}", "sharing: ["), 1):
             config.write_text(broken)
             agent.send(signal.SIGHUP)
-            agent.wait_for_output("keeping the last good settings.*config-file")
+            agent.wait_for_code(Code.CONFIGURATION_INVALID, "config-file", times=number)
             assert rig.kubelet.allocatable(RESOURCE) == 30
         assert rig.admit(2)
 
@@ -232,8 +235,8 @@ def test_nothing_in_a_file_can_end_an_agent_that_serves(
         rig.kubelet.wait_for(RESOURCE)
         config.write_bytes(broken)
         agent.send(signal.SIGHUP)
-        agent.wait_for_output("keeping the last good settings")
-        agent.wait_for_output("still offering")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID)
+        agent.wait_for_code(Code.RECONCILED)
         assert rig.kubelet.allocatable(RESOURCE) == 30
         assert "Traceback" not in agent.output()
 
@@ -245,7 +248,7 @@ def test_when_the_last_card_that_holds_a_unit_goes_the_agent_waits_for_its_retur
     large = [gpu for gpu in rig.node.gpus() if gpu.memory_total_bytes > 32 << 30]
     with rig.agent("--memory-unit", "32GiB") as agent:
         rig.kubelet.wait_for(RESOURCE)
-        agent.wait_for_output("left out a GPU .*smaller than one unit of 32GiB", times=2)
+        agent.wait_for_code(Code.GPU_SKIPPED, "smaller than one unit of 32GiB", times=2)
         for gpu in large:
             rig.node.faults.unplug(gpu.uuid)
         agent.send(signal.SIGHUP)
@@ -261,9 +264,9 @@ def test_a_stop_signal_overtakes_any_number_of_reloads(rig: Rig) -> None:
         for _ in range(60):
             agent.send(signal.SIGHUP)
             time.sleep(0.01)
-        before = agent.output().count("reloaded")
+        before = agent.logged(Code.RECONCILED)
         assert agent.stop() == 0
-        assert agent.output().count("reloaded") - before < 5
+        assert agent.logged(Code.RECONCILED) - before < 5
         assert "Traceback" not in agent.output()
 
 
@@ -279,8 +282,8 @@ def test_mps_settings_that_change_at_sighup_reach_the_next_container(
             "sharing: {memory: {threads: none, mps: {pipeDirectory: /x, check: off}}}"
         )
         agent.send(signal.SIGHUP)
-        rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a new registration")
-        rig.kubelet.wait_for(RESOURCE)
+        agent.wait_for_code(Code.RECONCILED)
+        rig.wait_for_limits()
         envs = rig.admit(1, "after").response.envs
         assert envs["CUDA_MPS_PIPE_DIRECTORY"] == "/x"
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in envs
@@ -335,14 +338,14 @@ def test_without_a_driver_the_agent_exits_with_a_reason(rig: Rig) -> None:
 
 def test_without_a_driver_it_waits_if_told_so_and_can_be_stopped(rig: Rig) -> None:
     with rig.agent("--no-fail-on-init-error", env=without_driver(rig.node)) as agent:
-        agent.wait_for_output("waiting for GPUs")
+        agent.wait_for_code(Code.WAITING_FOR_GPUS)
         assert agent.stop() == 0
 
 
 def test_a_driver_that_comes_up_later_is_found(rig: Rig) -> None:
     rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
     with rig.agent("--no-fail-on-init-error") as agent:
-        agent.wait_for_output("waiting for GPUs.*Driver Not Loaded")
+        agent.wait_for_code(Code.WAITING_FOR_GPUS, "Driver Not Loaded")
         rig.node.faults.nvml_init(None)
         agent.send(signal.SIGHUP)
         rig.kubelet.wait_for(RESOURCE)
@@ -353,7 +356,7 @@ def test_settings_that_change_while_waiting_for_gpus_are_heard(rig: Rig, short_p
     config.write_text("flags: {failOnInitError: false}")
     rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
     with rig.agent("--config-file", str(config)) as agent:
-        agent.wait_for_output("waiting for GPUs")
+        agent.wait_for_code(Code.WAITING_FOR_GPUS)
         config.write_text("sharing: {memory: {unit: 512MiB}}\nflags: {failOnInitError: false}")
         rig.node.faults.nvml_init(None)
         agent.send(signal.SIGHUP)
@@ -366,7 +369,7 @@ def test_a_node_without_gpus_is_told_apart_from_one_without_a_driver(rig: Rig) -
         rig.node.faults.unplug(gpu.uuid)
     with rig.agent() as agent:
         assert agent.wait() == 1
-        assert "this node has no GPU to slice (NVML finds none)" in agent.output()
+        assert "this node has no GPU to advertise (NVML finds none)" in agent.output()
 
 
 @pytest.mark.parametrize(
@@ -398,7 +401,7 @@ def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> 
     rig.socket.mkdir()
     with rig.agent() as agent:
         assert agent.wait() == 1
-        assert f"the socket {rig.socket} cannot be made" in agent.output()
+        assert f"the socket {rig.socket} cannot be created" in agent.output()
         assert "Traceback" not in agent.output()
 
 
@@ -415,7 +418,7 @@ def test_a_directory_that_vanishes_while_the_agent_begins_is_waited_for(rig: Rig
             remove_directory(rig.kubelet.directory)
             agent.send(signal.SIGCONT)
             connection.close()
-            agent.wait_for_output("the kubelet's directory went away")
+            agent.wait_for_code(Code.PLUGIN_SERVER_RESTARTING, "directory was removed")
             rig.kubelet.start()
             rig.kubelet.wait_for(RESOURCE)
 

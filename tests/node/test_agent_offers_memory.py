@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .conftest import MakeRig
 from .rig import RESOURCE, Rig
 
@@ -48,7 +50,7 @@ def test_gpus_cut_by_mig_are_left_out_with_a_line_in_the_log(make_rig: MakeRig) 
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.healthy_units(whole.uuid) == rig.kubelet.capacity(RESOURCE) == 40
-        agent.wait_for_output(rf"GPU {mig.index} \({mig.uuid}\) is not offered: MIG is enabled")
+        agent.wait_for_code(Code.GPU_SKIPPED, rf"GPU {mig.index} \({mig.uuid}\): MIG is enabled")
         assert set(rig.kubelet.resources()) == {RESOURCE}
 
 
@@ -56,8 +58,8 @@ def test_a_node_of_mig_cards_only_says_so(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with rig.agent() as agent:
         assert agent.wait() == 1
-        assert "nothing of this node can be offered: GPU 0" in agent.output()
-        assert "is not offered: MIG is enabled" in agent.output()
+        assert "no GPU of this node can be advertised: skipping GPU 0" in agent.output()
+        assert "MIG is enabled" in agent.output()
 
 
 def test_the_resource_is_registered_under_gpushares_name_and_socket(rig: Rig) -> None:
@@ -99,7 +101,7 @@ def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
     rig = make_rig("a100-80x8")
     with rig.agent("--memory-unit", "MiB") as agent:
         assert agent.wait() == 1
-        assert "memory unit MiB cuts this node into 655360 devices" in agent.output()
+        assert "memory unit MiB makes 655360 devices of this node" in agent.output()
         assert "Use a larger unit, for example 4MiB" in agent.output()
     assert rig.kubelet.registrations == 0
 
@@ -107,7 +109,7 @@ def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
 @pytest.mark.parametrize(
     ("args", "because"),
     [
-        (["--memory-unit", "64GiB"], "no GPU holds one unit of 64GiB: the largest has 15360 MiB"),
+        (["--memory-unit", "64GiB"], "smaller than one unit of 64GiB"),
         (["--memory-reserve", "15GiB"], "of which 15360 MiB are reserved"),
     ],
 )

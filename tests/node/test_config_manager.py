@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
@@ -131,7 +132,7 @@ def test_a_label_that_names_nothing_leaves_the_link_and_the_sidecar_alone(
     with manager(rig, kubernetes, configs) as process:
         eventually(link(rig).exists, "the link is there")
         set_label(kubernetes, "absent")
-        process.wait_for_output("keeping the last good configuration")
+        process.wait_for_code(Code.CONFIGURATION_NOT_FOUND)
         assert link(rig).readlink() == configs.directory / "a"
         set_label(kubernetes, "b")
         eventually(lambda: link(rig).readlink() == configs.directory / "b", "the link moves")
@@ -180,7 +181,7 @@ def test_an_editor_of_a_file_of_that_name_is_not_told(
     ):
         eventually(link(rig).exists, "the link is there")
         set_label(kubernetes, "b")
-        process.wait_for_output("nobody to tell of the new configuration")
+        process.wait_for_code(Code.SIGNAL_FAILED)
         assert editor.poll() is None
         editor.kill()
 

@@ -51,7 +51,7 @@ def test_the_story_is_told_in_plain_text_and_leaves_nothing_behind(short_path: P
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 3221225472 bytes = 3 GiB",
         "no single GPU of this node has 8 GiB free",
         "all its slices are unhealthy at once: 15 of 30 units allocatable",
-        "the container waits, since its limits",
+        "the container waits because its limits would not be enforced",
         "MPS is back, the container starts",
     ):
         assert sentence in re.sub(r"\s*│\n│ ", " ", told.stdout)

@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.mps.launch import MpsDaemon
 
 from .rig import BIN, RESOURCE, Rig
@@ -61,7 +62,7 @@ def test_a_manifest_that_does_not_mount_the_pipe_directory_still_works(rig: Rig)
 def test_a_node_without_gpus_is_waited_for(rig: Rig) -> None:
     rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
     with rig.gpushare("-logtostderr") as plugin:
-        plugin.wait_for_output("waiting for GPUs")
+        plugin.wait_for_code(Code.WAITING_FOR_GPUS)
         rig.node.faults.nvml_init(None)
         rig.kubelet.wait_for(RESOURCE)
 

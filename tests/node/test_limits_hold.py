@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.agent.mps_guard import MpsGuard
-from gpuslice.config.settings import MpsCheck
+from gpuslice.codes import Code
 from gpuslice.mps.control import MpsUnavailable
+from gpuslice.mps.daemons import Daemon
+from gpuslice.mps.probe import DaemonProbe
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import MpsDaemon
 
@@ -121,10 +122,10 @@ def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
         rig.kubelet.start_container(pod, "main")
         os.kill(daemon.pid, signal.SIGKILL)  # its socket stays behind
         assert (rig.pipe / "control").exists()
-        with pytest.raises(StartError, match="its limits would not hold: no MPS control daemon"):
+        with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: .*no MPS control daemon"):
             rig.kubelet.start_container(pod, "main")
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "all unhealthy")
-        assert "MPS does not answer: slices are unhealthy" in agent.output()
+        assert agent.logged(Code.MPS_UNAVAILABLE, f"daemon={RESOURCE}") == 1
         daemon.start()
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 30, "recovery")
         answer = rig.kubelet.start_container(pod, "main")
@@ -180,11 +181,11 @@ def test_mps_that_was_seen_once_is_not_taken_for_granted_when_it_is_gone(
         rig.kubelet.start_container(pod, "main")
         daemon.kill()
         shutil.rmtree(rig.pipe)
-        with pytest.raises(StartError, match="its limits would not hold"):
+        with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: "):
             rig.kubelet.start_container(pod, "main")
 
 
-def test_a_look_at_mps_that_was_called_off_vouches_for_nothing(
+def test_a_probe_that_was_cancelled_has_no_result(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
@@ -192,24 +193,24 @@ def test_a_look_at_mps_that_was_called_off_vouches_for_nothing(
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
-    async def scenario() -> None:
-        guard = MpsGuard("/x", MpsCheck.REQUIRE)
-        first = asyncio.create_task(guard.require())
+    async def scenario() -> MpsUnavailable | None:
+        probe = DaemonProbe(Daemon(RESOURCE, "/x", "/x"))
+        first = asyncio.create_task(probe.probe())
         await asyncio.sleep(0.1)
-        second = asyncio.create_task(guard.require())
+        second = asyncio.create_task(probe.probe())
         await asyncio.sleep(0.1)
         first.cancel()
         await second
+        return probe.problem
 
-    with pytest.raises(MpsUnavailable):
-        asyncio.run(scenario())
+    assert isinstance(asyncio.run(scenario()), MpsUnavailable)
 
 
 def test_mps_that_is_out_of_sight_is_taken_for_granted_with_a_warning(rig: Rig) -> None:
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto") as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 30
-        assert "MPS cannot be verified from here" in agent.output()
+        assert agent.logged(Code.MPS_NOT_VERIFIED) == 1
 
 
 def test_mps_that_is_in_sight_and_dead_is_not_taken_for_granted(
@@ -226,9 +227,8 @@ def test_a_gpu_that_can_be_opened_beside_mps_is_reported(rig: Rig) -> None:
     uuid = rig.node.gpus()[0].uuid
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
         rig.kubelet.wait_for(RESOURCE)
-        output = agent.wait_for_output("would run without limits")
-        assert f"nvidia-smi -i {uuid} -c EXCLUSIVE_PROCESS" in output
-        assert output.count("would run without limits") == 1
+        [line] = agent.wait_for_code(Code.NOT_EXCLUSIVE)
+        assert f"nvidia-smi -i {uuid} -c EXCLUSIVE_PROCESS" in line
 
 
 def test_a_process_that_misses_the_pipe_directory_cannot_open_the_gpu(
@@ -250,14 +250,14 @@ def test_a_gpu_that_mps_cannot_limit_is_not_offered(rig: Rig) -> None:
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.capacity(RESOURCE) == 15
-        agent.wait_for_output("left out a GPU index=0.*compute capability 6.1 is before Volta")
+        agent.wait_for_code(Code.GPU_SKIPPED, "GPU 0 .*compute capability.* 6.1")
 
 
 def test_a_node_that_mps_cannot_limit_at_all_is_refused(rig: Rig) -> None:
     rig.node.set({"gpu.0.cc": "6.1", "gpu.1.cc": "6.0"})
     with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
         assert agent.wait() == 1
-        assert "MPS can limit none of the 2 GPUs" in agent.output()
+        assert "no GPU of this node can be advertised" in agent.output()
 
 
 @pytest.mark.parametrize(("driver", "clients"), [(570, 48), (590, 60)])
@@ -267,8 +267,8 @@ def test_more_units_than_mps_serves_clients_are_pointed_out(
     rig = make_rig("a100-80x8", driver=driver)
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:
         rig.kubelet.wait_for(RESOURCE)
-        agent.wait_for_output(
-            f"more units than MPS serves clients.*units=80 clients={clients}", times=8
+        agent.wait_for_code(
+            Code.MORE_UNITS_THAN_CLIENTS, f"80 units, and MPS serves {clients} clients", times=8
         )
 
 

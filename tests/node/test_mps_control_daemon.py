@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Pod
 from gpuslice_sim.mps.launch import MpsDaemon, is_running, wait_until_gone
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
@@ -231,9 +232,9 @@ def test_without_the_program_the_agent_says_which_one_is_missing_and_where(rig: 
     flags = (f"--mps-root={rig.mps_root}", rig.config(quarters()))
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         rig.kubelet.wait_for(GPU)
-        said = plugin.wait_for_output("MPS does not answer")
-        assert "run mps-control-daemon on this node" in said
-        assert f"<mps-root>/{GPU}/pipe on the host" in said
+        [line] = plugin.wait_for_code(Code.MPS_UNAVAILABLE)
+        assert "run mps-control-daemon on this node" in line
+        assert f"<mps-root>/{GPU}/pipe on the host" in line
 
 
 # Its files and its environment, which charts and other programs rely on
@@ -356,7 +357,7 @@ sharing:
         eventually(lambda: daemons(rig).get(one, before[one]) != before[one], "a new daemon")
         wait_until_ready(rig)
         assert daemons(rig)[two] == before[two]
-        assert "the MPS daemon is gone: starting it again" in program.output()
+        assert program.logged(Code.MPS_EXITED, f"resource={one}") == 1
         rig.wait_for_healthy(one, set(rig.kubelet.devices(one)), PATIENCE)
 
 
@@ -369,13 +370,13 @@ def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: st
             held.ready()
             control = rig.node.bin / "nvidia-cuda-mps-control"
             real = replaced(control, how)
-            program.wait_for_output("the MPS daemon cannot be asked")
+            program.wait_for_code(Code.MPS_UNAVAILABLE, "cannot probe")
             time.sleep(15)  # five more questions
             real.rename(control)
             assert daemons(rig) == before
             assert is_running(held.pid)
             assert (rig.mps_root / ".ready").exists()
-            assert "no MPS daemon" not in program.output()
+            assert program.logged(Code.MPS_STARTED) == 1
             assert program.stop(PATIENCE) == 0
 
 
@@ -385,12 +386,12 @@ def test_a_daemon_that_refuses_a_question_lives_and_is_asked_again(rig: Rig) -> 
         before = daemons(rig)
         control = rig.node.bin / "nvidia-cuda-mps-control"
         real = replaced(control, "echo Cannot find MPS control daemon process; exit 1")
-        program.wait_for_output("the MPS daemon is slow")
+        program.wait_for_code(Code.MPS_UNAVAILABLE, "does not answer")
         real.rename(control)
         wait_until_ready(rig)
         time.sleep(6)  # longer than the patience with one that is to end
         assert daemons(rig) == before
-        assert "is gone" not in program.output()
+        assert program.logged(Code.MPS_EXITED) == 0
 
 
 def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) -> None:
@@ -399,9 +400,9 @@ def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) ->
         before = daemons(rig)
         control = rig.node.bin / "nvidia-cuda-mps-control"
         away = control.rename(control.with_name("away"))
-        program.wait_for_output("the MPS daemon cannot be asked")
+        program.wait_for_code(Code.MPS_UNAVAILABLE, "cannot probe")
         away.rename(control)
-        assert "no MPS daemon" not in program.output()
+        assert program.logged(Code.MPS_STARTED) == 1
         assert daemons(rig) == before
 
 
@@ -415,10 +416,10 @@ exec {REAL} "$@"
 """
     replaced(rig.node.bin / "nvidia-cuda-mps-control", script)
     with served(rig, quarters()) as program:
-        program.wait_for_output("did not answer")
+        program.wait_for_code(Code.MPS_UNAVAILABLE, "did not answer")
         wait_until_ready(rig)
         assert (rig.mps_root / GPU / ".started").exists()
-        assert "someone else" not in program.output()
+        assert program.logged(Code.MPS_FOREIGN) == 0
         assert program.stop(PATIENCE) == 0
         assert daemons(rig) == {}
         assert compute_modes(rig) == [DEFAULT] * 2
@@ -428,7 +429,7 @@ def test_a_daemon_that_cannot_start_leaves_no_mark(rig: Rig) -> None:
     control = rig.node.bin / "nvidia-cuda-mps-control"
     real = replaced(control, f'[ "$1" = -d ] && exit 3; exec {REAL} "$@"')
     with served(rig, quarters()) as program:
-        program.wait_for_output("-d -multiuser-server` failed")
+        program.wait_for_code(Code.MPS_UNAVAILABLE, "-d -multiuser-server` failed")
         eventually(lambda: not (rig.mps_root / GPU / ".started").exists(), "no mark")
         real.rename(control)
         wait_until_ready(rig)
@@ -445,7 +446,7 @@ def test_a_daemon_that_quits_leaves_no_zombie_to_the_first_process_of_a_containe
         [program] = children(unshare.pid)
         eventually(lambda: "nvidia-cuda-mps" in children(program).values(), "the daemon", 5)
         rig.config("version: v1")
-        unshare.wait_for_output("ended the MPS daemon")
+        unshare.wait_for_code(Code.MPS_STOPPED)
         assert "nvidia-cuda-mps" not in children(program).values()
 
 
@@ -468,7 +469,7 @@ def test_a_mark_that_cannot_be_removed_keeps_nothing_from_its_end(rig: Rig) -> N
         mark.unlink()
         mark.mkdir()
         assert program.stop(PATIENCE) == 0
-        assert "a mark cannot be removed" in program.output()
+        assert program.logged(Code.MARKER_NOT_WRITTEN, f"file=/mps/{GPU}/.started") == 1
         assert compute_modes(rig) == [DEFAULT] * 2
 
 
@@ -487,9 +488,9 @@ def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
     good = smi.read_text()
     smi.write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
     with served(rig, quarters()) as program:
-        said = program.wait_for_output("no MPS daemon, trying again")
-        assert "-c EXCLUSIVE_PROCESS` failed (Insufficient Permissions)" in said
-        assert "privileged" in said
+        [line] = program.wait_for_code(Code.MPS_UNAVAILABLE)
+        assert "-c EXCLUSIVE_PROCESS` failed (Insufficient Permissions)" in line
+        assert "privileged" in line
         assert daemons(rig) == {}
         assert not (rig.mps_root / ".ready").exists()
         smi.write_text(good)
@@ -500,7 +501,7 @@ def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
 def test_who_never_came_up_ends_well(rig: Rig) -> None:
     (rig.node.bin / "nvidia-smi").write_text("#!/bin/sh\nexit 4\n")
     with served(rig, quarters()) as program:
-        program.wait_for_output("no MPS daemon, trying again")
+        program.wait_for_code(Code.MPS_UNAVAILABLE)
         assert program.stop(PATIENCE) == 0
         assert "Traceback" not in program.output()
 
@@ -510,7 +511,7 @@ def test_a_daemon_that_is_slow_is_waited_for(rig: Rig) -> None:
         wait_until_ready(rig)
         before = daemons(rig)
         os.kill(before[GPU], signal.SIGSTOP)
-        program.wait_for_output("the MPS daemon is slow")
+        program.wait_for_code(Code.MPS_UNAVAILABLE, "does not answer")
         assert not (rig.mps_root / ".ready").exists()
         os.kill(before[GPU], signal.SIGCONT)
         wait_until_ready(rig)
@@ -532,8 +533,10 @@ def test_nobody_is_told_to_begin_while_a_daemon_that_hangs_is_ended(rig: Rig) ->
 def test_a_driver_without_mps_is_named(rig: Rig) -> None:
     (rig.node.bin / "nvidia-cuda-mps-control").unlink()
     with served(rig, quarters()) as program:
-        said = program.wait_for_output("nvidia-cuda-mps-control is not on PATH")
-        assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in said
+        [line] = program.wait_for_code(
+            Code.MPS_UNAVAILABLE, "nvidia-cuda-mps-control is not on PATH"
+        )
+        assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in line
 
 
 def test_a_gpu_that_is_lost_does_not_cost_the_others_their_clients(rig: Rig) -> None:
@@ -542,7 +545,7 @@ def test_a_gpu_that_is_lost_does_not_cost_the_others_their_clients(rig: Rig) -> 
         before = daemons(rig)
         rig.node.faults.lost(1)
         program.send(signal.SIGHUP)
-        program.wait_for_output("GPU 1 is left out: it does not answer")
+        program.wait_for_code(Code.GPU_SKIPPED, "GPU 1: it does not answer")
         time.sleep(2)
         assert daemons(rig) == before
         rig.node.faults.restore(1)
@@ -554,7 +557,7 @@ def test_a_gpu_that_returns_is_exclusive_again(rig: Rig) -> None:
         before = daemons(rig)
         rig.node.faults.lost(1)
         program.send(signal.SIGHUP)
-        program.wait_for_output("GPU 1 is left out: it does not answer")
+        program.wait_for_code(Code.GPU_SKIPPED, "GPU 1: it does not answer")
         rig.node.faults.restore(1)
         rig.node.set({"gpu.1.compute_mode": DEFAULT})
         program.send(signal.SIGHUP)
@@ -611,27 +614,26 @@ def test_settings_that_are_wrong_leave_what_runs(rig: Rig, text: str, because: s
         wait_until_ready(rig)
         before = daemons(rig)
         rig.config(text)
-        said = program.wait_for_output("keeping the last good settings")
-        assert because in said
+        [line] = program.wait_for_code(Code.CONFIGURATION_INVALID)
+        assert because in line
         assert daemons(rig) == before
-        assert "INFO    settings" in program.output()
-        announced = program.output().count("INFO    settings")
+        assert program.logged(Code.SETTINGS_APPLIED) == 1
         # The last good ones go on to follow the hardware.
         new = rig.node.faults.add_gpu("t4").uuid
         eventually(
             lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
         )
         time.sleep(11)  # one more look
-        assert program.output().count("the node's GPUs changed") == 1
-        assert program.output().count("keeping the last good settings") == 1
-        assert program.output().count("INFO    settings") == announced
+        assert program.logged(Code.HARDWARE_CHANGED) == 1
+        assert program.logged(Code.CONFIGURATION_INVALID) == 1
+        assert program.logged(Code.SETTINGS_APPLIED) == 1
         rig.config(quarters(more=", rename: gpu.shared"))
         eventually(lambda: list(daemons(rig)) == [SHARED], "the new name")
 
 
 def test_a_node_that_shares_nothing_by_mps_waits_until_it_does(rig: Rig) -> None:
     with served(rig, "version: v1") as program:
-        program.wait_for_output("nothing is shared by MPS here")
+        program.wait_for_code(Code.NOTHING_TO_RUN)
         wait_until_ready(rig)
         assert compute_modes(rig) == [DEFAULT] * 2
         rig.config(quarters())
@@ -650,7 +652,7 @@ def test_the_configuration_is_chosen_as_the_agent_chooses_it(rig: Rig) -> None:
     env = {"CONFIG_FILE_SRCDIR": str(configs), "FALLBACK_STRATEGIES": "named,single"}
     argv, places = [str(BIN / "mps-control-daemon")], {"/mps": rig.mps_root}
     with rig.run(argv, name="mps", env=env, places=places) as program:
-        program.wait_for_output("started the MPS daemon")
+        program.wait_for_code(Code.MPS_STARTED)
         assert list(daemons(rig)) == [SHARED]
         (configs / "default").write_text(quarters())
         eventually(lambda: list(daemons(rig)) == [GPU], "what was edited")
@@ -682,7 +684,7 @@ def test_after_a_crash_the_daemon_is_taken_over_with_its_clients(rig: Rig) -> No
             held.ready()
             first.kill()
             with served(rig, quarters(), name="second") as second:
-                second.wait_for_output("took over the MPS daemon that was there")
+                second.wait_for_code(Code.MPS_ADOPTED)
                 wait_until_ready(rig)
                 assert daemons(rig) == before
                 assert is_running(held.pid)
@@ -701,7 +703,7 @@ def test_what_is_taken_over_is_put_in_order(rig: Rig) -> None:
         mark = rig.mps_root / GPU / ".started"
         mark.write_text("\n".join(reversed(mark.read_text().split())))  # as other settings had it
         with served(rig, one_replica_each(2), name="second") as second:
-            second.wait_for_output("took over the MPS daemon that was there")
+            second.wait_for_code(Code.MPS_ADOPTED)
             assert daemons(rig) == before
             assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
             assert bare(rig).device["limit_bytes"] == 7680 * MIB
@@ -714,7 +716,7 @@ def test_a_gpu_that_is_lost_meanwhile_is_no_reason_to_end_a_daemon(rig: Rig) -> 
         first.kill()
         rig.node.faults.lost(1)
         with served(rig, quarters(), name="second") as second:
-            second.wait_for_output("took over the MPS daemon that was there")
+            second.wait_for_code(Code.MPS_ADOPTED)
             assert daemons(rig) == before
             rig.node.faults.restore(1)
 
@@ -725,7 +727,7 @@ def test_a_daemon_for_other_gpus_is_replaced(rig: Rig) -> None:
         before = daemons(rig)
         first.kill()
         with served(rig, quarters(), name="second") as second:
-            second.wait_for_output("started the MPS daemon")
+            second.wait_for_code(Code.MPS_STARTED)
             assert daemons(rig)[GPU] != before[GPU]
             assert gpus_of(daemons(rig)[GPU]) == [gpu.uuid for gpu in rig.node.gpus()]
 
@@ -735,8 +737,9 @@ def test_a_daemon_of_the_host_is_used_and_outlives_us(rig: Rig) -> None:
     with daemon:
         daemon.command("set_default_active_thread_percentage 25")
         with served(rig, quarters()) as program:
-            said = program.wait_for_output("its default caps every container")
-            assert "an MPS daemon of someone else is there and is left alone" in said
+            [found, capped] = program.wait_for_code(Code.MPS_FOREIGN, times=2)
+            assert "leaving it alone" in found
+            assert "threads_percent=25" in capped
             assert program.stop(PATIENCE) == 0
         assert is_running(daemon.pid)
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2

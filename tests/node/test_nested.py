@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Kubelet, Pod
 
 from .conftest import MakeRig
@@ -87,13 +88,13 @@ def _fifo(path: Path) -> None:
 
 HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "nested-env"),
-    "of another node": (_foreign, "so the list is another node's"),
+    "of another node": (_foreign, "The list belongs to another node"),
     "empty": (lambda path: path.write_text(""), "it is empty"),
     "a program": (lambda path: path.write_text(f"{VARIABLE}=$(reboot)\n"), "neither the UUID"),
     "binary": (lambda path: path.write_bytes(b"\xff\x00\xfe"), "not UTF-8"),
     "huge": (lambda path: path.write_text("GPU-" * 40_000), "bytes"),
-    "a pipe": (_fifo, "no regular file"),
-    "a directory": (lambda path: path.mkdir(), "no regular file"),
+    "a pipe": (_fifo, "not a regular file"),
+    "a directory": (lambda path: path.mkdir(), "not a regular file"),
 }
 
 
@@ -118,7 +119,7 @@ def test_a_file_that_goes_bad_at_a_reload_takes_nothing_from_the_guest(host: Rig
         host.kubelet.wait_for(GPU)
         _foreign(file)
         host.config("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
-        guest.wait_for_output("another node's")
+        guest.wait_for_code(Code.CONFIGURATION_INVALID, "another node")
         assert set(host.kubelet.devices(GPU)) == {one}
         assert guest.returncode is None
 
@@ -128,15 +129,15 @@ def test_a_host_that_cuts_memory_is_told_that_slices_are_not_for_nested_nodes(ho
     flags = ("--nested=host", f"--nested-dir={directory}")
     with host.agent(*flags, host.config("sharing: {memory: {devices: [0]}}")) as agent:
         host.wait_for_offer(RESOURCE, GPU)
-        output = agent.wait_for_output("nested: host .*")
-        assert f"does not apply to memory units ({RESOURCE})" in output
-        assert "memory-devices" in output
+        [warning] = agent.wait_for_code(Code.CONFIGURATION_WARNING, "nested")
+        assert f"({RESOURCE})" in warning
+        assert "memory-devices" in warning
         assert VARIABLE not in host.admit(1).response.envs
         [given] = host.kubelet.admit(Pod("node", [Container("main", {GPU: 1})]))
         assert given.response.envs[VARIABLE] == given.ids[0]
     with host.plugin(*flags, name="without memory") as agent:
-        agent.wait_for_output("offering")
-        assert "does not apply to" not in agent.output()
+        agent.wait_for_code(Code.ADVERTISED)
+        assert agent.logged(Code.CONFIGURATION_WARNING) == 0
 
 
 def _a_file(path: Path) -> Path:
@@ -150,7 +151,7 @@ def test_a_host_that_cannot_keep_its_lists_says_so_before_it_offers_anything(hos
         assert agent.wait() == 1
         assert f"nested-dir: '{directory}' is not valid" in agent.output()
         assert "Not a directory" in agent.output()
-        assert "mount a directory of the host there, writable" in agent.output()
+        assert "mount a directory of the host at the same path, writable" in agent.output()
         assert "Traceback" not in agent.output()
     assert host.kubelet.registrations == 0
 
@@ -167,8 +168,8 @@ def test_a_directory_that_cannot_be_used_is_refused_at_a_reload(host: Rig) -> No
     with host.plugin(f"--nested-dir={directory}", host.config("")) as agent:
         host.kubelet.wait_for(GPU)
         host.config("flags: {nested: host}")
-        agent.wait_for_output("keeping the last good settings.*nested-dir")
-        agent.wait_for_output("still offering")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID, "nested-dir")
+        agent.wait_for_code(Code.RECONCILED)
         assert VARIABLE not in host.allocate(GPU, host.node.gpus()[0].uuid).envs
 
 
@@ -183,6 +184,7 @@ def test_a_list_that_cannot_be_kept_refuses_the_container_in_words(host: Rig) ->
         with pytest.raises(grpc.RpcError) as refused:
             host.allocate(GPU, min(gpus))
         details = refused.value.details() or ""
+        assert details.startswith(f"{Code.NESTED_FILE_NOT_WRITTEN}: ")
         assert f'"{GPU}": nested-dir: {str(directory)!r} is not valid' in details
         assert "writable" in details
         assert "Errno" not in details

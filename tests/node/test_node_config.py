@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address, open_directly
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
@@ -110,7 +111,7 @@ def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
     with labelled_agent(rig, kubernetes, configs) as agent:
         wait_for_only(rig, "example.com/a")
         set_label(kubernetes, "typo")
-        agent.wait_for_output("keeping the last good configuration")
+        agent.wait_for_code(Code.CONFIGURATION_NOT_FOUND)
         eventually(
             lambda: any(
                 kind == "events" and "'typo'" in found["message"]
@@ -129,8 +130,8 @@ def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
     set_label(kubernetes, "b")
     kubernetes.refuse_with = 503
     with labelled_agent(rig, kubernetes, configs, "--default-config=a") as agent:
-        agent.wait_for_output("the API server does not answer")
-        agent.wait_for_output("the node's label is not known yet")
+        agent.wait_for_code(Code.API_SERVER_UNAVAILABLE)
+        agent.wait_for_code(Code.NODE_LABEL_UNKNOWN)
         wait_for_only(rig, "example.com/a")
         kubernetes.refuse_with = None
         rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b")
@@ -199,7 +200,7 @@ def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None
 
 def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_library() -> None:
     program = (
-        "import sys, gpuslice.agent.daemon\n"
+        "import sys, gpuslice.programs.agent.daemon\n"
         "print([n for n in ('lightkube', 'httpx2', 'prometheus_client') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
@@ -216,9 +217,9 @@ def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anyt
         wait_for_only(rig, "example.com/a")
         file.unlink()
         os.mkfifo(file)
-        agent.wait_for_output("keeping the last good configuration.*it is a pipe")
+        agent.wait_for_code(Code.CONFIGURATION_NOT_FOUND, "it is a pipe")
         agent.send(signal.SIGHUP)
-        agent.wait_for_output("keeping the last good settings.*it is a pipe")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID, "it is a pipe")
         assert get(address, "/healthz")[0] == 200
         assert get(address, "/readyz")[0] == 503
         wait_for_only(rig, "example.com/a")
@@ -246,5 +247,5 @@ def test_the_null_device_is_the_empty_configuration_at_a_reload_too(rig: Rig) ->
     with rig.agent("--config-file=/dev/null") as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.send(signal.SIGHUP)
-        agent.wait_for_output("reloaded")
+        agent.wait_for_code(Code.RECONCILED)
         assert rig.kubelet.allocatable(RESOURCE) == 30

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimMig
 
 from .conftest import MakeRig
@@ -30,7 +31,7 @@ def test_an_xid_marks_every_replica_on_every_stream_at_once(rig: Rig, entry: str
             rig.wait_for_healthy(GPU, {f"{well}::{n}" for n in range(4)})
             rig.kubelet.wait_until(lambda: len(one.lists) == len(two.lists) == 2, "the news")
             assert one.health() == two.health() == rig.kubelet.devices(GPU)
-        assert f"uuid={sick} reason=" in plugin.output()
+        assert plugin.logged(Code.XID, f"uuid={sick} reason=") == 1
 
 
 def sick_by_xid(rig: Rig, sick: set[str]) -> None:
@@ -45,7 +46,7 @@ def test_an_xid_of_a_mig_instance_marks_that_instance_and_one_of_the_gpu_all_of_
     text = "sharing: {timeSlicing: {resources: [{name: gpu, devices: ['0:3'], replicas: 3}]}}"
     with rig.plugin("--mig-strategy=single", rig.config(text), places={}) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         assert rig.kubelet.capacity(GPU) == 13 + 3
         first, second = (gpu.mig for gpu in rig.node.gpus())
         sick: set[str] = set()
@@ -84,7 +85,7 @@ def test_which_xids_count_can_be_chosen(
 ) -> None:
     with rig.plugin(env=env) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         first, second = uuids(rig)
         for xid in harmless:
             rig.node.faults.xid(0, xid)
@@ -100,9 +101,9 @@ def test_which_xids_count_can_be_chosen(
 def test_waits_for_events_that_fail_cost_no_gpu_and_no_processor(rig: Rig) -> None:
     with rig.plugin(rig.config(REPLICAS)) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         rig.node.faults.event_wait("UNKNOWN")
-        plugin.wait_for_output("waiting for GPU errors fails and is tried again")
+        plugin.wait_for_code(Code.EVENT_WAIT_FAILED)
         before, began = cpu_seconds(plugin), time.monotonic()
         time.sleep(1.5)
         assert cpu_seconds(plugin) - before < 0.3 * (time.monotonic() - began)
@@ -117,20 +118,20 @@ def test_xids_that_come_while_the_settings_change_are_not_lost(make_rig: MakeRig
     rig = make_rig("a100-40x8")
     with rig.plugin(rig.config("")) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         gpus = uuids(rig)
         rig.config(REPLICAS)
         for index in range(7):
             rig.node.faults.xid(index, 79)
             time.sleep(0.1)
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_code(Code.RECONCILED)
         rig.wait_for_healthy(GPU, {f"{gpus[7]}::{n}" for n in range(4)})
 
 
 def test_settings_that_change_leave_troubles_known(rig: Rig) -> None:
     with rig.plugin(rig.config("")) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         _, second = uuids(rig)
         rig.node.faults.xid(0, 79)
         rig.wait_for_healthy(GPU, {second})

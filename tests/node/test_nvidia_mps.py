@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import AdmissionError, Container, Pod, StartError
 from gpuslice_sim.process import BackgroundProcess
@@ -137,7 +138,7 @@ def test_another_reserve_is_told_without_a_new_registration(rig: Rig) -> None:
         key = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
         assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3840M"
         rig.config(replicated(4, reserve="1GiB"))
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_code(Code.RECONCILED)
         assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3584M"
         assert rig.kubelet.registrations == 1
 
@@ -147,21 +148,21 @@ def test_a_gpu_in_mig_mode_has_no_replicas_by_mps(make_rig: MakeRig) -> None:
     cut, whole = rig.node.gpus()
     with rig.mps_daemon(SHARED), sharing(rig, replicated(3)) as plugin:
         assert rig.wait_for_offer(SHARED) == {SHARED: [f"{whole.uuid}::{n}" for n in range(3)]}
-        output = plugin.wait_for_output("device 0 .* is not offered: it is in MIG mode.*")
-        [line] = [line for line in output.splitlines() if "is not offered" in line]
+        [line] = plugin.wait_for_code(Code.GPU_SKIPPED)
         assert cut.uuid in line
-        assert "Switch its MIG mode off" in line
-        assert "migStrategy single or mixed" in line
-        with pytest.raises(grpc.RpcError, match="unknown device"):
+        assert "MIG mode" in line
+        assert "migStrategy" in line
+        with pytest.raises(grpc.RpcError, match=f"{Code.UNKNOWN_DEVICE}: "):
             rig.allocate(SHARED, f"{cut.uuid}::0")
 
 
 def test_a_node_in_mig_mode_is_waited_for_until_mps_can_limit_it(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with sharing(rig, replicated(3)) as plugin:
-        output = plugin.wait_for_output("waiting for GPUs.*\n")
+        [line] = plugin.wait_for_code(Code.WAITING_FOR_GPUS)
         for gpu in rig.node.gpus():
-            assert f"({gpu.uuid}) is not offered: it is in MIG mode" in output
+            assert gpu.uuid in line
+        assert "MIG mode" in line
         assert rig.kubelet.registrations == 0
         rig.node.faults.mig(1, [])
         one = rig.node.gpus()[1].uuid
@@ -172,18 +173,18 @@ def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4)):
         rig.wait_for_limits(SHARED)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
-        with pytest.raises(grpc.RpcError, match="an MPS limit holds on one GPU"):
+        with pytest.raises(grpc.RpcError, match=f"{Code.SPANS_GPUS}: "):
             rig.allocate(SHARED, f"{one}::0", f"{two}::0")
         for name in ("a", "b"):  # three of each GPU are taken
             rig.kubelet.admit(Pod(name, [Container("main", {SHARED: 3})]))
-        with pytest.raises(AdmissionError, match="no single GPU has 2 replicas free"):
+        with pytest.raises(AdmissionError, match="no single GPU of this node has 2 replicas free"):
             rig.kubelet.admit(Pod("c", [Container("main", {SHARED: 2})]))
 
 
 def test_more_than_one_share_is_refused_unless_the_settings_allow_it(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4, one_at_a_time=True)):
         rig.wait_for_limits(SHARED)
-        with pytest.raises(AdmissionError, match="maximum request size for shared resources is 1"):
+        with pytest.raises(AdmissionError, match=f"{Code.REQUEST_TOO_LARGE}: "):
             rig.kubelet.admit(Pod("p", [Container("main", {SHARED: 2})]))
 
 
@@ -197,10 +198,10 @@ def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig
             pod = Pod("p", [Container("main", {SHARED: 1})])
             rig.kubelet.admit(pod)
             daemon.kill()
-            with pytest.raises(StartError, match="its limits would not hold"):
+            with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: "):
                 rig.kubelet.start_container(pod, "main")
             rig.wait_for_healthy(SHARED, set())
-            assert "MPS does not answer: slices are unhealthy" in plugin.output()
+            assert plugin.logged(Code.MPS_UNAVAILABLE, f"daemon={SHARED}") == 1
             assert rig.kubelet.registrations == 1
             daemon.start()
             rig.wait_for_healthy(SHARED, everything)
@@ -252,7 +253,7 @@ def test_whole_gpus_beside_replicas_do_without_the_daemon(rig: Rig) -> None:
             assert given.ids == [whole]
             [device] = rig.contained(rig.kubelet.start_container(pod, "main"), "info")["devices"]
             assert (device["uuid"], device["sms"]) == (whole, 40)
-            with pytest.raises(grpc.RpcError, match="its limits would not hold"):
+            with pytest.raises(grpc.RpcError, match=f"{Code.MPS_UNAVAILABLE}: "):
                 before_start(rig, GPU, f"{shared}::0")
     finally:
         daemon.stop()

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .conftest import MakeRig
 from .rig import AGENT, ENTRY_POINTS, GPU, PLUGIN, RESOURCE, Listener, Rig, needs_root
 
@@ -218,11 +220,11 @@ sharing:
                 "{name: gpu, devices: [0], replicas: 2}",
                 "{name: gpu, devices: 2, replicas: 3}",
             ),
-            "is selected by two rules",
+            "List different devices in each rule",
         ),
         (
             BOTH_WAYS,
-            "it can be offered in one way only",
+            "a GPU can be shared in one way only",
         ),
         (sharing("timeSlicing", "{name: gpu, replicas: 40000}"), "Use at most"),
         (sharing("mps", "{name: gpu, replicas: 2}"), "mps-root"),
@@ -244,11 +246,11 @@ def test_a_gpu_that_only_other_nodes_have_is_told_and_passed_over(rig: Rig) -> N
     with rig.plugin(config) as plugin:
         one, two = uuids(rig)
         assert rig.wait_for_offer(GPU) == {GPU: sorted([one, *replicas(two, 2)])}
-        plugin.wait_for_output("WARNING sharing.timeSlicing nvidia.com/gpu devices: 7 is not on")
+        plugin.wait_for_code(Code.DEVICE_NOT_FOUND, "sharing.timeSlicing nvidia.com/gpu devices: 7")
 
 
 def test_the_effective_settings_are_told_once(rig: Rig) -> None:
     with rig.plugin("--mig-strategy=mixed", entry=AGENT) as agent:
-        output = agent.wait_for_output("effective settings")
-        assert output.count("effective settings") == 1
-        assert "mixed" in output
+        rig.kubelet.wait_for(GPU)
+        [line] = agent.lines(Code.SETTINGS_APPLIED)
+        assert '"migStrategy":"mixed"' in line

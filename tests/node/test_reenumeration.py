@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from gpuslice.codes import Code
+
 from .conftest import MakeRig
 from .rig import GPU, needs_root
 
@@ -18,7 +20,7 @@ def test_a_new_mig_layout_is_offered_and_the_rest_of_the_node_is_left_alone(
     small, large = "nvidia.com/mig-1g.5gb", "nvidia.com/mig-3g.20gb"
     with rig.plugin("--mig-strategy=mixed", places={}) as plugin:
         rig.wait_for_offer(GPU, small, large, "nvidia.com/mig-2g.10gb")
-        plugin.wait_for_output("registered with the kubelet", times=4)
+        plugin.wait_for_code(Code.REGISTERED, times=4)
         [whole] = rig.kubelet.devices(GPU)
         gpu, shrunk = rig.kubelet.wait_for(GPU), rig.kubelet.wait_for(small)
         rig.node.faults.xid(1, 79)
@@ -31,7 +33,7 @@ def test_a_new_mig_layout_is_offered_and_the_rest_of_the_node_is_left_alone(
         assert rig.kubelet.devices(GPU) == {whole: "Unhealthy"}
         assert rig.kubelet.registrations == 4
         assert (rig.kubelet.endpoint(GPU), rig.kubelet.endpoint(small)) == (gpu, shrunk)
-        assert "the node's GPUs changed" in plugin.output()
+        assert plugin.logged(Code.HARDWARE_CHANGED) >= 1
         rig.node.faults.xid(0, 79)  # the new devices are watched
         rig.wait_for_healthy(small, set())
 
@@ -40,7 +42,7 @@ def test_a_gpu_is_added_and_another_drained(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
     with rig.plugin(places={}) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         gpus = [gpu.uuid for gpu in rig.node.gpus()]
         rig.node.faults.xid(0, 79)
         rig.node.faults.xid(1, 79)
@@ -54,14 +56,14 @@ def test_a_gpu_is_added_and_another_drained(make_rig: MakeRig) -> None:
         assert rig.allocate(GPU, new).envs["NVIDIA_VISIBLE_DEVICES"] == new
         assert rig.kubelet.registrations == 1
         for change in ("went from nvidia to vfio-pci", "was added", "was removed"):
-            assert change in plugin.output()
+            assert plugin.logged(Code.HARDWARE_CHANGED, change) == 1
 
 
 def test_a_gpu_that_left_in_trouble_and_comes_back_is_a_new_one(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
     with rig.plugin(places={}) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         stays, leaves, *others = (gpu.uuid for gpu in rig.node.gpus())
         rig.node.faults.xid(stays, 79)
         rig.node.faults.xid(leaves, 79)
@@ -84,10 +86,10 @@ def test_settings_that_the_gpus_did_not_allow_are_taken_as_soon_as_they_do(
     with rig.plugin(rig.config("flags: {migStrategy: none}"), places={}) as plugin:
         whole = rig.wait_for_offer(GPU)
         rig.config("flags: {migStrategy: single}")
-        plugin.wait_for_output("keeping the last good settings")
+        plugin.wait_for_code(Code.CONFIGURATION_INVALID)
         assert rig.offered() == whole
         for gpu in (0, 1):
             rig.node.faults.mig(gpu, ["3g.20gb"] * 2)
         parts = {mig.uuid for gpu in rig.node.gpus() for mig in gpu.mig}
         rig.wait_for_healthy(GPU, parts, PATIENCE)
-        plugin.wait_for_output('new settings .*"migStrategy":"single"')
+        plugin.wait_for_code(Code.SETTINGS_APPLIED, '"migStrategy":"single"')

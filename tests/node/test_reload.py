@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import signal
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Pod
 from gpuslice_sim.process import BackgroundProcess
 
@@ -87,8 +87,7 @@ def test_a_wrong_file_changes_nothing_and_its_fault_is_named(
     ) as plugin:
         endpoint = rig.kubelet.wait_for(GPU)
         rig.config(text)
-        output = plugin.wait_for_output("keeping the last good settings.*")
-        [line] = [line for line in output.splitlines() if "keeping the last good" in line]
+        [line] = plugin.wait_for_code(Code.CONFIGURATION_INVALID)
         assert field in line
         assert rig.kubelet.allocatable(GPU) == 6
         assert rig.kubelet.endpoint(GPU) is endpoint
@@ -116,8 +115,8 @@ def test_settings_that_look_elsewhere_in_vain_leave_the_gpus_on_offer(rig: Rig, 
     with rig.plugin(rig.config(replicated(3))) as plugin:
         rig.kubelet.wait_for(GPU)
         rig.config(text)
-        plugin.wait_for_output("keeping the last good settings.*")
-        plugin.wait_for_output("still offering")
+        plugin.wait_for_code(Code.CONFIGURATION_INVALID)
+        plugin.wait_for_code(Code.RECONCILED)
         assert rig.kubelet.allocatable(GPU) == 6
         assert rig.allocate(GPU, f"{rig.node.gpus()[0].uuid}::0")
 
@@ -167,7 +166,7 @@ def test_after_kill_9_the_next_one_takes_over_every_resource(make_rig: MakeRig) 
 def test_sighup_asks_the_driver_anew_about_gpus_in_trouble(rig: Rig) -> None:
     with rig.plugin() as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
         rig.node.faults.xid(0, 79)
         rig.wait_for_healthy(GPU, {two})
@@ -202,7 +201,7 @@ def test_a_mig_strategy_that_does_not_fit_is_refused_while_the_old_one_serves(
     with rig.plugin(rig.config("flags: {migStrategy: none}")) as plugin:
         rig.kubelet.wait_for(GPU)
         rig.config("flags: {migStrategy: single}")
-        plugin.wait_for_output("keeping the last good settings")
+        plugin.wait_for_code(Code.CONFIGURATION_INVALID)
         assert rig.kubelet.allocatable(GPU) == 2
 
 
@@ -214,14 +213,14 @@ def test_nothing_that_was_refused_is_said_to_be_in_force(
     with rig.plugin(rig.config(replicated(3))) as plugin:
         rig.kubelet.wait_for(GPU)
         tell(plugin, rig, text, by_signal=by_signal)
-        refused = plugin.wait_for_output("still offering.*resources=nvidia.com/gpu")
-        for untrue in ("new settings", "reloaded"):
-            assert untrue not in refused
-        assert len(re.findall(r"(?<!still )offering", refused)) == 2  # each GPU once, at the start
+        plugin.wait_for_code(Code.RECONCILED, "last good settings")
+        assert plugin.logged(Code.CONFIGURATION_INVALID) == 1
+        assert plugin.logged(Code.SETTINGS_APPLIED) == 1  # at the start
+        assert plugin.logged(Code.ADVERTISED) == 2  # each GPU once, at the start
         tell(plugin, rig, replicated(4), by_signal=by_signal)
-        taken = plugin.wait_for_output("reloaded.*resources=nvidia.com/gpu")
-        assert taken.count("new settings") == 1
-        assert taken.index("new settings") > taken.index("still offering")
+        plugin.wait_for_code(Code.RECONCILED, "reconciled with the configuration")
+        assert plugin.logged(Code.SETTINGS_APPLIED) == 2
+        assert plugin.logged(Code.ADVERTISED) == 4
 
 
 @needs_root
@@ -238,7 +237,7 @@ def test_cdi_files_of_settings_before_the_last_ones_are_removed_at_the_end(rig: 
         written = list(directory.iterdir())
         assert len(written) == 1
         rig.config("flags: {plugin: {deviceListStrategy: envvar}}")
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_code(Code.RECONCILED)
         # Containers that restart still name what they were first started with.
         assert list(directory.iterdir()) == written
         assert plugin.stop() == 0

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimNode, create
 from tests.surroundings import SCRATCH
 
@@ -159,7 +160,7 @@ def test_neither_registers_without_a_kubelet_socket(
 ) -> None:
     pair = start_pair(make_node("t4x2"), "--kubelet-socket=")
     pair.theirs.process.wait_for_output("Ignoring the following XIDs")  # after it would have
-    pair.ours.process.wait_for_output("offering resource=nvidia.com/gpu", times=2)
+    pair.ours.process.wait_for_code(Code.ADVERTISED, "resource=nvidia.com/gpu", times=2)
     registrations_agree(pair)
 
 
@@ -591,7 +592,7 @@ def test_without_a_driver_both_wait_if_they_are_told_to(
     node = make_node("t4x2")
     node.faults.nvml_init("DRIVER_NOT_LOADED")
     pair = start_pair(node, "--fail-on-init-error=false")
-    pair.ours.process.wait_for_output("waiting for GPUs")
+    pair.ours.process.wait_for_code(Code.WAITING_FOR_GPUS)
     pair.theirs.process.wait_for_output("No devices found|If this is a GPU node")
     registrations_agree(pair)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.node import SimNode
 
@@ -91,13 +92,14 @@ def test_our_refusals_say_what_to_do(make_node: MakeNode, start_pair: StartPair)
         'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: GPU-0'
     )
     assert isinstance(ours, Refusal)
+    assert ours.text.startswith(f"{Code.UNKNOWN_DEVICE}: {theirs.text}")
     assert "Delete the pod" in ours.text
 
 
 @shows(d.NO_SENSE)
-@pytest.mark.parametrize(("count", "words"), [(0, "no devices"), (2, "more than once")])
+@pytest.mark.parametrize(("count", "code"), [(0, Code.EMPTY_REQUEST), (2, Code.DUPLICATE_DEVICE)])
 def test_requests_without_sense_are_refused_by_us(
-    make_node: MakeNode, start_pair: StartPair, count: int, words: str
+    make_node: MakeNode, start_pair: StartPair, count: int, code: Code
 ) -> None:
     pair = start_pair(make_node("t4x2"))
     pair.wait_for(GPU)
@@ -105,7 +107,7 @@ def test_requests_without_sense_are_refused_by_us(
     assert not isinstance(pair.theirs.allocate(GPU, [asked]), Refusal)
     ours = pair.ours.allocate(GPU, [asked])
     assert isinstance(ours, Refusal)
-    assert words in ours.text
+    assert ours.text.startswith(f"{code}: ")
 
 
 # MPS
@@ -224,7 +226,7 @@ def test_a_gpu_in_mig_mode_has_no_replicas_by_mps_with_us(
     assert set(pair.theirs.health(GPU)) == both
     assert answer(pair.theirs, [f"{cut.uuid}::0"]).envs["NVIDIA_VISIBLE_DEVICES"] == cut.uuid
     assert set(pair.ours.health(GPU)) == {f"{whole.uuid}::{n}" for n in range(2)}
-    assert f"device 0 ({cut.uuid}) is not offered: it is in MIG mode" in pair.ours.process.output()
+    pair.ours.process.wait_for_code(Code.GPU_SKIPPED, f"{cut.uuid}.* MIG mode")
 
 
 # Health
@@ -404,7 +406,7 @@ def test_a_broken_file_leaves_the_last_good_settings_in_force_with_us(
     for side in (pair.theirs, pair.ours):
         side.process.send(signal.SIGHUP)
     assert pair.theirs.process.wait() != 0
-    pair.ours.process.wait_for_output("keeping the last good settings")
+    pair.ours.process.wait_for_code(Code.CONFIGURATION_INVALID)
     assert list(pair.ours.health(GPU).values()) == ["Healthy"] * 6
 
 
@@ -422,7 +424,7 @@ def test_a_part_of_a_gpu_instance_is_not_sold_for_the_whole_by_us(
     pair.theirs.wait_for({GPU, f"{mig}1g.5gb", f"{mig}2g.10gb", f"{mig}3g.20gb"})
     pair.ours.wait_for({GPU, f"{mig}1g.5gb", f"{mig}2g.10gb"})
     assert f"{mig}3g.20gb" not in pair.ours.kubelet.resources()
-    assert "1c.3g.20gb" in pair.ours.process.output()
+    assert pair.ours.process.logged(Code.MIG_DEVICE_SKIPPED, "1c.3g.20gb") == 1
 
 
 @shows(d.WHOLE_PROFILE)

@@ -6,7 +6,7 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -71,16 +71,39 @@ class BackgroundProcess:
         self, pattern: str, *, times: int = 1, timeout: float = PATIENCE_SECONDS
     ) -> str:
         """Returns the output once the pattern has appeared that often."""
+        self._wait_until(lambda: len(re.findall(pattern, self.output())) >= times, pattern, timeout)
+        return self.output()
+
+    def _wait_until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while True:
-            output = self.output()
-            if len(re.findall(pattern, output)) >= times:
-                return output
+            # First: what it writes before it exits counts.
             ended = self._process.poll() is not None
+            if condition():
+                return
             if ended or time.monotonic() > deadline:
                 state = f"it exited with {self.returncode}" if ended else f"within {timeout:g} s"
-                raise TimeoutError(f"{pattern!r} did not appear, {state}; output:\n{output}")
+                raise TimeoutError(f"{what!r} did not appear, {state}; output:\n{self.output()}")
             time.sleep(0.02)
+
+    # Log lines of the form `TIME LEVEL Code: sentence key=value`
+
+    def lines(self, code: str, detail: str = "") -> list[str]:
+        """Complete log lines with this reason code whose rest matches the pattern."""
+        found = re.finditer(rf"^\S+ [A-Z]+ +{re.escape(code)}: (.*)\n", self.output(), re.MULTILINE)
+        return [line[0].rstrip("\n") for line in found if re.search(detail, line[1])]
+
+    def logged(self, code: str, detail: str = "") -> int:
+        """How many such lines there are."""
+        return len(self.lines(code, detail))
+
+    def wait_for_code(
+        self, code: str, detail: str = "", *, times: int = 1, timeout: float = PATIENCE_SECONDS
+    ) -> list[str]:
+        """Returns such lines once there are that many."""
+        what = f"{code}: {detail}"
+        self._wait_until(lambda: self.logged(code, detail) >= times, what, timeout)
+        return self.lines(code, detail)
 
     # What a leak would show in
 

@@ -144,16 +144,18 @@ class Reconciler(Generic[P]):
             loaded, plan = await self._plan_or_fall_back(
                 reloaded or last_good, last_good, rescan=rescan
             )
+            if loaded is reloaded and not unchanged:
+                self._accept(loaded)
             await self._target.apply(loaded, plan)
         except (NoGpus, SlicingError, ProgramError) as error:
             self._fail(error)
             return
         self._in_force = loaded
-        if loaded is reloaded and not unchanged:
-            self._accept(loaded)
         self._conditions.clear(_NODE, Code.RECOVERED, "the GPUs of this node are usable again")
         if reads or self._state.current.generation != generation:
-            log.info(Code.RECONCILED, "reconciled with the configuration and the GPUs")
+            rejected = bool(self._state.current.config_problems)
+            settings = "the last good settings" if rejected else "the configuration"
+            log.info(Code.RECONCILED, f"reconciled with {settings} and the GPUs")
 
     async def _plan_or_fall_back(
         self, wanted: Loaded, last_good: Loaded, *, rescan: bool

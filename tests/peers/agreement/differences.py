@@ -33,7 +33,7 @@ NODE_ONCE = Difference(
 )
 REMEDY = Difference(
     "remedy",
-    "what is refused comes with NVIDIA's words first and then with what to do",
+    "a refusal has a reason code, then NVIDIA's words and then the remedy",
 )
 NO_SENSE = Difference(
     "no-sense",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -43,9 +44,8 @@ def run_client(
 ) -> Outcome:
     """One run from start to end, with exactly this environment."""
     done = subprocess.run(
-        [program, *arguments],
+        _as_user(user, program, *arguments),
         env=dict(env),
-        user=user,
         capture_output=True,
         text=True,
         check=False,
@@ -56,6 +56,21 @@ def run_client(
     return Outcome(done.returncode, json.loads(done.stdout))
 
 
+def _as_user(user: int | None, program: Path, *arguments: str) -> list[str]:
+    """A program of its own changes the user, in the same process.
+
+    With its parameter `user`, subprocess forks instead of using vfork. Then handlers of gRPC run
+    between fork and exec, which can crash a process that has threads.
+    """
+    argv = [str(program), *arguments]
+    if user is None:
+        return argv
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise FileNotFoundError("setpriv is not on PATH: install util-linux")
+    return [setpriv, f"--reuid={user}", "--clear-groups", "--", *argv]
+
+
 class HeldClient:
     """`simcuda hold`: keeps its contexts from `ready` until `stop` or the end of a `with`."""
 
@@ -63,7 +78,7 @@ class HeldClient:
         self, program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
     ) -> None:
         self._process = subprocess.Popen(
-            [program, "hold", *arguments], env=dict(env), user=user, stdout=subprocess.PIPE
+            _as_user(user, program, "hold", *arguments), env=dict(env), stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
