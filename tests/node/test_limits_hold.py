@@ -194,7 +194,7 @@ def test_a_probe_that_was_cancelled_has_no_result(
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
 
     async def scenario() -> MpsUnavailable | None:
-        probe = DaemonProbe(Daemon(RESOURCE, "/x", "/x"))
+        probe = DaemonProbe(Daemon(RESOURCE, "/x", "/x"), timeout_seconds=30)
         first = asyncio.create_task(probe.probe())
         await asyncio.sleep(0.1)
         second = asyncio.create_task(probe.probe())

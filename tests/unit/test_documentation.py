@@ -19,6 +19,6 @@ def test_every_flag_of_gpushare_is_documented() -> None:
 
 def test_the_generated_parts_are_current() -> None:
     """Run `make docs` if they are not."""
-    command = [sys.executable, DOCS / "generate.py", "--check"]
+    command = [sys.executable, str(DOCS / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

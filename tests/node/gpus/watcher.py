@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
 
 from gpuslice.config.settings import HealthSettings
+from gpuslice.config.timing import read_timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.health import HealthWatch
 from gpuslice.gpus.inventory import read_inventory
@@ -38,7 +40,7 @@ def main(root: Path, settings: HealthSettings) -> None:
     print("the inventory is read", flush=True)
     sys.stdin.readline()
 
-    watch = HealthWatch(nvml, indices, settings, Printer(indices))
+    watch = HealthWatch(nvml, indices, settings, Printer(indices), read_timing(os.environ))
     watch.start()
     print(f"watching with {threading.active_count()} threads", flush=True)
     sys.stdin.readline()

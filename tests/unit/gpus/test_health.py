@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from gpuslice.config.settings import HealthSettings
+from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.health import HealthWatch
 from gpuslice.gpus.nvml import Nvml
@@ -26,7 +27,7 @@ class RecordingReporter:
 def test_placeholders_for_gpus_are_not_watched() -> None:
     """The driver of such a machine may have no events, which is no fault of the placeholder."""
     reporter = RecordingReporter()
-    watch = HealthWatch(Nvml(), {}, HealthSettings(), reporter)
+    watch = HealthWatch(Nvml(), {}, HealthSettings(), reporter, Timing())
     watch.start()
     assert watch.stop()
     assert reporter.starts == 1
