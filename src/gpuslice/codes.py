@@ -45,6 +45,8 @@ class Code(StrEnum):
         "PluginServerRestarting",
         "A device plugin server restarts, for example because the kubelet restarted.",
     )
+    SOCKET_NOT_CREATED = "SocketNotCreated", "The socket of a resource cannot be created."
+    ALREADY_SERVED = "AlreadyServed", "Another process serves the same resource."
     DEVICE_LIST_SENT = "DeviceListSent", "A device list was sent to the kubelet."
     ADVERTISED = "Advertised", "A GPU or MIG device is advertised under a resource name."
     RESOURCE_WITHDRAWN = "ResourceWithdrawn", "A resource is no longer advertised."
@@ -100,9 +102,14 @@ class Code(StrEnum):
     RECONCILE_FAILED = "ReconcileFailed", "Settings or GPUs cannot be applied; a retry follows."
     RECOVERED = "Recovered", "The GPUs of the node can be used again."
     IMEX_CHANNEL_MISSING = "IMEXChannelMissing", "An IMEX channel does not exist."
+    NO_DRIVER = "NoDriver", "The NVIDIA driver is not loaded or cannot be used."
+    NO_GPUS = "NoGPUs", "The driver lists no GPU that can be used."
+    DRIVER_FAILED = "DriverFailed", "The driver does not list its GPUs."
+    DRIVER_REPLACED = "DriverReplaced", "Another driver is loaded; the program must restart."
 
     # CDI specifications
     CDI_SPEC_WRITTEN = "CDISpecWritten", "A CDI specification was written."
+    CDI_SPEC_NOT_WRITTEN = "CDISpecNotWritten", "A CDI specification cannot be made or written."
     CDI_SPEC_OUTDATED = "CDISpecOutdated", "An earlier CDI specification cannot be updated."
     HOST_CDI_SPEC_IGNORED = "HostCDISpecIgnored", "A CDI specification of the host is not used."
 

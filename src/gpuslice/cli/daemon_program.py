@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from gpuslice.cli.go_flags import FlagError, parse_flags
+from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, options_in
 from gpuslice.config.option_values import OptionReader, OptionValues, collect_option_values
@@ -101,9 +102,10 @@ def running_daemon(
 
 @contextlib.contextmanager
 def exit_with_message(command: str, *errors: type[Exception]) -> Iterator[None]:
-    """Print one of these errors to standard error and exit with status 1."""
+    """Print one of these errors, with its reason code, to standard error and exit with status 1."""
     try:
         yield
     except errors as error:
-        print(f"{command}: {error}", file=sys.stderr)
+        code: Code | None = getattr(error, "code", None)
+        print(f"{command}: {f'{code}: ' if code else ''}{error}", file=sys.stderr)
         sys.exit(1)

@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from gpuslice.codes import Code
+
 _LONGEST_VALUE = 200
 
 
 class ConfigError(ValueError):
     """Names the field, its value and the remedy, and for a key of a file also the file."""
+
+    code = Code.CONFIGURATION_INVALID
 
     def __init__(self, field: str, value: object, remedy: str, file: Path | None = None) -> None:
         where = field if file is None else f"{file}: {field}"

@@ -35,9 +35,13 @@ _LONGEST_DELAY_SECONDS = 10.0
 class PluginServerError(Exception):
     """The resource cannot be served at all."""
 
+    code = Code.SOCKET_NOT_CREATED
+
 
 class AlreadyServed(PluginServerError):
     """Another process serves this resource."""
+
+    code = Code.ALREADY_SERVED
 
 
 # Device, inode and time of a file: distinguishes a recreated one from the old one, even if the

@@ -116,12 +116,13 @@ class Reconciler(Generic[P]):
         except (NoGpus, NothingToAdvertise) as problem:
             if not _waits(loaded.settings, problem):
                 raise ProgramError(
-                    f"{problem}. To wait for GPUs, use --fail-on-init-error=false"
+                    problem.code,
+                    f"{problem}. To wait for GPUs, use --fail-on-init-error=false",
                 ) from problem
             self._conditions.set(_NODE, Code.WAITING_FOR_GPUS, "waiting for GPUs", problem)
             return False
         except SlicingError as error:
-            raise ProgramError(str(error)) from error
+            raise ProgramError(error.code, str(error)) from error
         await self._target.apply(loaded, plan)
         self._in_force = loaded
         self._conditions.clear(_NODE)

@@ -262,7 +262,7 @@ class DiscoveryTarget:
             await self._driver.close()
             await publish(labels, plan.publisher)
         except LabelsError as error:
-            raise ProgramError(str(error)) from error
+            raise ProgramError(Code.LABELS_OUTDATED, str(error)) from error
 
 
 async def _withdraw(publisher: Publisher) -> None:

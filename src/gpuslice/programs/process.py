@@ -21,7 +21,7 @@ def run_program(program: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(program)
     except* (ProgramError, PluginServerError, DriverReplaced) as failures:
-        failure = ProgramError("; ".join(str(error) for error in _leaves(failures)))
+        failure = _joined(list(_leaves(failures)))
     except* ConfigError as failures:
         failure = next(_leaves(failures))
     # Not raised from within, where Python 3.11.2 would wrap it in a group.
@@ -44,6 +44,13 @@ async def until_stopped(work: Coroutine[Any, Any, None], triggers: Triggers) -> 
     working.cancel()
     with contextlib.suppress(asyncio.CancelledError):
         await working
+
+
+def _joined(errors: list[BaseException]) -> ProgramError:
+    codes = [
+        e.code for e in errors if isinstance(e, ProgramError | PluginServerError | DriverReplaced)
+    ]
+    return ProgramError(codes[0], "; ".join(map(str, errors)))
 
 
 def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:

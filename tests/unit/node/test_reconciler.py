@@ -85,7 +85,11 @@ def test_waiting_is_logged_once_and_new_settings_are_loaded_meanwhile(
 
 @pytest.mark.parametrize(
     "error",
-    [SlicingError(Code.CONFLICTING_RULES, "no"), ProgramError("no"), NothingToAdvertise("no")],
+    [
+        SlicingError(Code.CONFLICTING_RULES, "no"),
+        ProgramError(Code.NODE_UNREADABLE, "no"),
+        NothingToAdvertise("no"),
+    ],
 )
 def test_settings_that_do_not_fit_the_node_end_the_start(error: Exception) -> None:
     rig = Rig()
@@ -93,7 +97,7 @@ def test_settings_that_do_not_fit_the_node_end_the_start(error: Exception) -> No
     with pytest.raises(ProgramError, match="no"):
         asyncio.run(rig.reconciler.start())
     rig = Rig()
-    rig.program.check_errors["/one"] = ProgramError("no")
+    rig.program.check_errors["/one"] = ProgramError(Code.NODE_UNREADABLE, "no")
     with pytest.raises(ProgramError, match="no"):
         asyncio.run(rig.reconciler.start())
     assert rig.program.applied == []
@@ -162,9 +166,13 @@ def test_a_reset_does_both_and_resets_the_program_first() -> None:
     [
         lambda rig: setattr(rig, "settings", ConfigError("field", "value", "remedy")),
         lambda rig: rig.program.plan_errors.update({"/two": SlicingError(Code.XID, "no")}),
-        lambda rig: rig.program.plan_errors.update({"/two": ProgramError("no")}),
+        lambda rig: rig.program.plan_errors.update(
+            {"/two": ProgramError(Code.NODE_UNREADABLE, "no")}
+        ),
         lambda rig: rig.program.plan_errors.update({"/two": NothingToAdvertise("no")}),
-        lambda rig: rig.program.check_errors.update({"/two": ProgramError("no")}),
+        lambda rig: rig.program.check_errors.update(
+            {"/two": ProgramError(Code.NODE_UNREADABLE, "no")}
+        ),
     ],
     ids=["invalid", "rules", "node", "nothing", "check"],
 )
@@ -253,7 +261,9 @@ def test_new_settings_are_not_blamed_for_gpus_that_are_gone() -> None:
 def test_an_application_that_fails_is_retried() -> None:
     async def scenario(rig: Rig) -> None:
         rig.settings = TWO
-        rig.program.apply_errors.append(ProgramError("the API server is down"))
+        rig.program.apply_errors.append(
+            ProgramError(Code.NODE_UNREADABLE, "the API server is down")
+        )
         await rig.trigger(Trigger.SETTINGS)
         assert rig.program.applied == [("/one", 1)]
         await rig.trigger()

@@ -20,10 +20,6 @@ if TYPE_CHECKING:
 log = Logger(__name__)
 
 
-class ImexChannelMissing(ProgramError):
-    """The settings require an IMEX channel that does not exist."""
-
-
 def read_host(settings: Settings, names: CdiNames | None = None, *, root: Path = Path("/")) -> Host:
     """`root` is the agent's own root; device nodes may be there or in the driver root."""
     containers = settings.containers
@@ -34,9 +30,10 @@ def read_host(settings: Settings, names: CdiNames | None = None, *, root: Path =
         if _exists(places, f"{IMEX_NODES}{channel}"):
             channels.append(channel)
         elif containers.imex_required:
-            raise ImexChannelMissing(
+            raise ProgramError(
+                Code.IMEX_CHANNEL_MISSING,
                 f"imex.channelIDs: channel {channel} does not exist: create {IMEX_NODES}{channel} "
-                "(nvidia-modprobe does), or set imex.required to false"
+                "(nvidia-modprobe does), or set imex.required to false",
             )
         else:
             log.warning(

@@ -14,13 +14,12 @@ from gpuslice.node.errors import ProgramError
 class NestedFileError(ProgramError):
     """The file cannot be written. The message states field, value and remedy."""
 
-    code = Code.NESTED_FILE_NOT_WRITTEN
-
     def __init__(self, directory: Path, error: OSError) -> None:
         super().__init__(
+            Code.NESTED_FILE_NOT_WRITTEN,
             f"nested-dir: {str(directory)!r} is not valid: lists of GPUs for nested nodes cannot "
             f"be written there ({error.strerror}); mount a directory of the host at the same "
-            "path, writable"
+            "path, writable",
         )
 
 

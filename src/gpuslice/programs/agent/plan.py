@@ -61,7 +61,7 @@ def make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
     try:
         return _make_plan(settings, hardware)
     except OSError as error:  # files come and go while a driver is being replaced
-        raise ProgramError(f"the node cannot be read ({error})") from error
+        raise ProgramError(Code.NODE_UNREADABLE, f"the node cannot be read ({error})") from error
 
 
 def check_directories(plan: AgentPlan) -> None:
@@ -138,4 +138,4 @@ def _refresh_cdi(settings: Settings, inventory: Inventory, devices: tuple[Device
             settings.cdi, settings.containers, inventory.gpus, devices, inventory.driver_version
         )
     except CdiError as error:
-        raise ProgramError(str(error)) from error
+        raise ProgramError(error.code, str(error)) from error

@@ -12,7 +12,8 @@ from gpuslice.cdi.node_specs import CdiNames
 from gpuslice.codes import Code
 from gpuslice.config.settings import CdiSettings, ContainerSettings, Settings
 from gpuslice.inject.visible import Host
-from gpuslice.programs.agent.host import ImexChannelMissing, read_host
+from gpuslice.node.errors import ProgramError
+from gpuslice.programs.agent.host import read_host
 from tests.unit.logged import logged
 
 
@@ -44,5 +45,6 @@ def test_a_missing_imex_channel_is_left_out_or_if_required_an_error(
         assert read_host(settings, root=tmp_path).imex_channels == ()
     assert logged(caplog) == [Code.IMEX_CHANNEL_MISSING]
     required = replace(settings, containers=replace(containers, imex_required=True))
-    with pytest.raises(ImexChannelMissing, match=r"channel 0 does not exist.*imex\.required"):
+    with pytest.raises(ProgramError, match=r"channel 0 does not exist.*imex\.required") as error:
         read_host(required, root=tmp_path)
+    assert error.value.code is Code.IMEX_CHANNEL_MISSING
