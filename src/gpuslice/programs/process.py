@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import signal
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sequence
+from typing import Any, TypeVar
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.kubelet.plugin_server import PluginServerError
 from gpuslice.node.errors import DriverReplaced, ProgramError
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.telemetry.stack_dump import dump_stacks
+
+_E = TypeVar("_E", bound=BaseException)
 
 
 def run_program(program: Coroutine[Any, Any, None]) -> None:
@@ -21,7 +23,7 @@ def run_program(program: Coroutine[Any, Any, None]) -> None:
     try:
         asyncio.run(program)
     except* (ProgramError, PluginServerError, DriverReplaced) as failures:
-        failure = _joined(list(_leaves(failures)))
+        failure = _joined([*_leaves(failures)])
     except* ConfigError as failures:
         failure = next(_leaves(failures))
     # Not raised from within, where Python 3.11.2 would wrap it in a group.
@@ -46,14 +48,11 @@ async def until_stopped(work: Coroutine[Any, Any, None], triggers: Triggers) -> 
         await working
 
 
-def _joined(errors: list[BaseException]) -> ProgramError:
-    codes = [
-        e.code for e in errors if isinstance(e, ProgramError | PluginServerError | DriverReplaced)
-    ]
-    return ProgramError(codes[0], "; ".join(map(str, errors)))
+def _joined(errors: Sequence[ProgramError | PluginServerError | DriverReplaced]) -> ProgramError:
+    return ProgramError(errors[0].code, "; ".join(map(str, errors)))
 
 
-def _leaves(group: BaseExceptionGroup[BaseException]) -> Iterator[BaseException]:
+def _leaves(group: BaseExceptionGroup[_E]) -> Iterator[_E]:
     for error in group.exceptions:
         if isinstance(error, BaseExceptionGroup):
             yield from _leaves(error)

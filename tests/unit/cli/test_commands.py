@@ -50,7 +50,7 @@ def test_an_invalid_mode_of_labels_is_rejected_with_the_valid_ones(mode: str) ->
 def test_an_invalid_log_level_ends_the_command_with_a_reason() -> None:
     result = CliRunner().invoke(app, ["agent", "--log-level", "loud"])
     assert result.exit_code == 1
-    assert "gpuslice agent: log-level: 'loud' is not valid: choose one of debug" in result.output
+    assert "log-level: 'loud' is not valid: choose one of debug" in result.output
 
 
 def test_typer_passes_every_argument_to_a_daemon() -> None:

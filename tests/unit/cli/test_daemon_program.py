@@ -13,6 +13,7 @@ from gpuslice.cli import gpushare, nvidia
 from gpuslice.cli.agent import AGENT
 from gpuslice.cli.daemon_program import read_flags, read_option_values, running_daemon
 from gpuslice.cli.labels import GPU_FEATURE_DISCOVERY, LABELS
+from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_values import OptionValue
 from gpuslice.node.errors import ProgramError
@@ -89,16 +90,16 @@ def test_an_invalid_command_line_ends_the_program_with_2(
 
 @pytest.mark.parametrize(
     "error",
-    [ProgramError("no GPU"), ConfigError("unit", "x", "use GiB")],
+    [ProgramError(Code.NO_GPUS, "no GPU"), ConfigError("unit", "x", "use GiB")],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_ends_the_program_with_1_and_one_line(
-    capsys: pytest.CaptureFixture[str], error: Exception
+    capsys: pytest.CaptureFixture[str], error: ProgramError | ConfigError
 ) -> None:
     with pytest.raises(SystemExit) as exited, running_daemon(AGENT, {}):
         raise error
     assert exited.value.code == 1
-    assert capsys.readouterr().err == f"gpuslice agent: {error}\n"
+    assert capsys.readouterr().err == f"gpuslice agent: {error.code}: {error}\n"
 
 
 def test_an_unexpected_error_is_not_hidden() -> None:

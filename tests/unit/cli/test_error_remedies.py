@@ -44,4 +44,7 @@ def test_an_agent_names_the_file_and_the_key_of_an_invalid_value(tmp_path: Path)
     argv = [str(BIN / "gpuslice"), "agent", f"--config-file={file}", "--fail-on-init-error=false"]
     done = subprocess.run(argv, capture_output=True, text=True, check=False, timeout=60, env={})
     assert done.returncode == 1
-    assert f"gpuslice agent: {file}: flags.mpsRoot: 'mps' is not valid" in done.stderr
+    assert (
+        f"gpuslice agent: ConfigurationInvalid: {file}: flags.mpsRoot: 'mps' is not valid"
+        in done.stderr
+    )

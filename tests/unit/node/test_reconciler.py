@@ -19,6 +19,8 @@ from tests.unit.logged import logged
 
 from .reconciler_rig import ELSEWHERE, GPU, ONE, TWO, Rig, eventually, hardware, run
 
+FAILED = ProgramError(Code.NODE_UNREADABLE, "no")
+
 # Start
 
 
@@ -87,7 +89,7 @@ def test_waiting_is_logged_once_and_new_settings_are_loaded_meanwhile(
     "error",
     [
         SlicingError(Code.CONFLICTING_RULES, "no"),
-        ProgramError(Code.NODE_UNREADABLE, "no"),
+        FAILED,
         NothingToAdvertise("no"),
     ],
 )
@@ -97,7 +99,7 @@ def test_settings_that_do_not_fit_the_node_end_the_start(error: Exception) -> No
     with pytest.raises(ProgramError, match="no"):
         asyncio.run(rig.reconciler.start())
     rig = Rig()
-    rig.program.check_errors["/one"] = ProgramError(Code.NODE_UNREADABLE, "no")
+    rig.program.check_errors["/one"] = FAILED
     with pytest.raises(ProgramError, match="no"):
         asyncio.run(rig.reconciler.start())
     assert rig.program.applied == []
@@ -166,13 +168,9 @@ def test_a_reset_does_both_and_resets_the_program_first() -> None:
     [
         lambda rig: setattr(rig, "settings", ConfigError("field", "value", "remedy")),
         lambda rig: rig.program.plan_errors.update({"/two": SlicingError(Code.XID, "no")}),
-        lambda rig: rig.program.plan_errors.update(
-            {"/two": ProgramError(Code.NODE_UNREADABLE, "no")}
-        ),
+        lambda rig: rig.program.plan_errors.update({"/two": FAILED}),
         lambda rig: rig.program.plan_errors.update({"/two": NothingToAdvertise("no")}),
-        lambda rig: rig.program.check_errors.update(
-            {"/two": ProgramError(Code.NODE_UNREADABLE, "no")}
-        ),
+        lambda rig: rig.program.check_errors.update({"/two": FAILED}),
     ],
     ids=["invalid", "rules", "node", "nothing", "check"],
 )
@@ -261,9 +259,7 @@ def test_new_settings_are_not_blamed_for_gpus_that_are_gone() -> None:
 def test_an_application_that_fails_is_retried() -> None:
     async def scenario(rig: Rig) -> None:
         rig.settings = TWO
-        rig.program.apply_errors.append(
-            ProgramError(Code.NODE_UNREADABLE, "the API server is down")
-        )
+        rig.program.apply_errors.append(FAILED)
         await rig.trigger(Trigger.SETTINGS)
         assert rig.program.applied == [("/one", 1)]
         await rig.trigger()
