@@ -112,7 +112,7 @@ def test_an_invalid_log_option_ends_the_program(capsys: pytest.CaptureFixture[st
     with pytest.raises(SystemExit) as exited, running_daemon(AGENT, values):
         raise AssertionError
     assert exited.value.code == 1
-    assert "gpuslice agent: GPUSLICE_LOG_LEVEL: 'loud' is not valid" in capsys.readouterr().err
+    assert "GPUSLICE_LOG_LEVEL: 'loud' is not valid" in capsys.readouterr().err
 
 
 def test_sighup_does_not_end_a_daemon_that_is_about_to_handle_it() -> None:
