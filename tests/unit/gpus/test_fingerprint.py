@@ -17,7 +17,7 @@ fingerprints = st.builds(
         st.sampled_from(["GPU-a", "GPU-b"]),
         st.none() | st.lists(st.tuples(st.integers(0, 6), st.just("MIG-1"))).map(tuple),
     ),
-    awake=st.frozensets(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 2))),
+    recovered=st.frozensets(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 2))),
 )
 
 
@@ -45,8 +45,8 @@ def test_hot_plug_and_drivers_are_told(functions: dict[str, str], told: tuple[st
     ("before", "now", "told"),
     [
         (None, None, ()),
-        (None, ((0, "MIG-1"),), ("MIG of GPU-a was switched on",)),
-        (((0, "MIG-1"),), None, ("MIG of GPU-a was switched off",)),
+        (None, ((0, "MIG-1"),), ("MIG of GPU-a was enabled",)),
+        (((0, "MIG-1"),), None, ("MIG of GPU-a was disabled",)),
         (((0, "MIG-1"),), (), ("the MIG devices of GPU-a changed",)),
         (((0, "MIG-1"),), ((0, "MIG-2"),), ("the MIG devices of GPU-a changed",)),
     ],
@@ -56,9 +56,12 @@ def test_mig_is_told(before: Layout, now: Layout, told: tuple[str, ...]) -> None
 
 
 def test_what_answers_again_is_told_once() -> None:
-    woken = Fingerprint(awake=frozenset({(1, None), (2, 3)}))
-    assert changes(Fingerprint(), woken) == ("GPU 1 answers again", "GPU 2:3 answers again")
-    assert changes(woken, woken) == changes(woken, Fingerprint()) == ()
+    recovered = Fingerprint(recovered=frozenset({(1, None), (2, 3)}))
+    assert changes(Fingerprint(), recovered) == (
+        "GPU 1 answers again",
+        "MIG device 2:3 answers again",
+    )
+    assert changes(recovered, recovered) == changes(recovered, Fingerprint()) == ()
 
 
 @given(fingerprints)
