@@ -1,4 +1,4 @@
-"""How long to wait before the next try."""
+"""Exponential backoff between retries."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _LONGEST_SECONDS = 30.0
 
 
 class Backoff:
-    """Doubles the wait after every failure, and spreads the nodes of a cluster over it."""
+    """Doubles the wait after every failure. Jitter spreads the retries of many nodes."""
 
     def __init__(self) -> None:
         self._next = _FIRST_SECONDS

@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.labels.node_feature import Owner, is_ours, label_changes, lasting_owners, node_feature
+from gpuslice.labels.node_feature import (
+    Owner,
+    is_ours,
+    label_changes,
+    node_feature,
+    node_feature_owners,
+)
 
 from .nodes import A100, LARGE, SMALL, T4, cut, labels, several
 
@@ -65,7 +71,7 @@ def test_a_patch_makes_our_labels_right_and_touches_no_other(current: dict[str, 
 
 
 def test_a_node_feature_names_its_node_and_its_owners() -> None:
-    owners = lasting_owners(POD, (REPLICA_SET, DAEMON_SET))
+    owners = node_feature_owners(POD, (REPLICA_SET, DAEMON_SET))
     body = node_feature("worker-1", "gpu", {"b/y": "2", "a/x": "1"}, owners)
     assert body == {
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
@@ -93,7 +99,7 @@ def test_a_node_feature_names_its_node_and_its_owners() -> None:
 
 
 def test_a_pod_of_no_daemon_set_owns_nothing() -> None:
-    assert lasting_owners(POD, (REPLICA_SET,)) == ()
+    assert node_feature_owners(POD, (REPLICA_SET,)) == ()
     body = node_feature("worker-1", "gpu", {})
     assert body["metadata"] == {
         "name": "nvidia-features-for-worker-1",
