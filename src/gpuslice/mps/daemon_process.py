@@ -16,7 +16,7 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-_GONE_SECONDS = 5.0
+_EXIT_SECONDS = 5.0
 # The kernel keeps this much of a program's name.
 _COMM_LENGTH = 15
 _ENDED = ("Z", "X")
@@ -82,7 +82,7 @@ async def end_process(process: Process) -> None:
 
 async def _ends(process: Process) -> bool:
     clock = asyncio.get_running_loop().time
-    deadline = clock() + _GONE_SECONDS
+    deadline = clock() + _EXIT_SECONDS
     while not has_ended(process):
         if clock() > deadline:
             return False

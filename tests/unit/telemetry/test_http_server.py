@@ -133,7 +133,7 @@ def test_an_agent_that_is_no_longer_ready_says_why(
 
 def test_an_agent_is_not_ready_before_it_has_read_its_configuration() -> None:
     answer = ask(lambda metrics: None, "/readyz")
-    assert (answer.status, answer.text) == (503, "the configuration was not read yet\n")
+    assert (answer.status, answer.text) == (503, "the configuration is not loaded yet\n")
 
 
 def test_an_agent_is_ready_once_the_kubelet_knows_its_resources() -> None:
@@ -192,7 +192,9 @@ def test_an_address_in_use_is_named() -> None:
         async with metrics_at(address), metrics_at(address):
             raise AssertionError
 
-    with pytest.raises(ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*choose a free one"):
+    with pytest.raises(
+        ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*use a free address"
+    ):
         asyncio.run(main(free_address()))
 
 
