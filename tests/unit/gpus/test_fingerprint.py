@@ -37,7 +37,9 @@ fingerprints = st.builds(
         ),
     ],
 )
-def test_hot_plug_and_drivers_are_told(functions: dict[str, str], told: tuple[str, ...]) -> None:
+def test_hot_plug_and_changes_of_drivers_are_described(
+    functions: dict[str, str], told: tuple[str, ...]
+) -> None:
     assert changes(Fingerprint(HERE), Fingerprint(functions)) == told
 
 
@@ -51,11 +53,11 @@ def test_hot_plug_and_drivers_are_told(functions: dict[str, str], told: tuple[st
         (((0, "MIG-1"),), ((0, "MIG-2"),), ("the MIG devices of GPU-a changed",)),
     ],
 )
-def test_mig_is_told(before: Layout, now: Layout, told: tuple[str, ...]) -> None:
+def test_changes_of_mig_are_described(before: Layout, now: Layout, told: tuple[str, ...]) -> None:
     assert changes(Fingerprint(mig={"GPU-a": before}), Fingerprint(mig={"GPU-a": now})) == told
 
 
-def test_what_answers_again_is_told_once() -> None:
+def test_a_device_that_answers_again_is_described_once() -> None:
     recovered = Fingerprint(recovered=frozenset({(1, None), (2, 3)}))
     assert changes(Fingerprint(), recovered) == (
         "GPU 1 answers again",
@@ -65,5 +67,5 @@ def test_what_answers_again_is_told_once() -> None:
 
 
 @given(fingerprints)
-def test_nothing_happened_between_equal_looks(fingerprint: Fingerprint) -> None:
+def test_equal_fingerprints_have_no_changes(fingerprint: Fingerprint) -> None:
     assert changes(fingerprint, fingerprint) == ()

@@ -1,4 +1,4 @@
-"""What the API server is told."""
+"""NodeFeature objects, and patches of the Node."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def full(short: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-def test_labels_of_others_are_left_alone(key: str) -> None:
+def test_labels_of_other_programs_are_not_changed(key: str) -> None:
     assert not is_ours(key)
     assert label_changes({key: "x"}, {}) == {}
 
@@ -54,7 +54,7 @@ def test_labels_that_no_longer_hold_are_removed() -> None:
     assert patched == after
 
 
-def test_nothing_is_patched_where_nothing_changed() -> None:
+def test_without_a_change_nothing_is_patched() -> None:
     wanted = full(labels([T4]))
     assert label_changes({**wanted, "a/b": "c"}, wanted) == {}
 
@@ -98,7 +98,7 @@ def test_a_node_feature_names_its_node_and_its_owners() -> None:
     }
 
 
-def test_a_pod_of_no_daemon_set_owns_nothing() -> None:
+def test_without_a_daemon_set_the_object_has_no_owner() -> None:
     assert node_feature_owners(POD, (REPLICA_SET,)) == ()
     body = node_feature("worker-1", "gpu", {})
     assert body["metadata"] == {

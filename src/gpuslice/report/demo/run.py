@@ -32,4 +32,4 @@ def run_demo(profile: str, pods: Sequence[int], *, keep: bool) -> None:
     except SimError as error:
         raise DemoError(str(error)) from error
     except KeyboardInterrupt:
-        view.say("\nstopped: all processes and files are removed")
+        view.line("\nstopped: all processes and files are removed")

@@ -22,7 +22,7 @@ def play(stage: Stage, view: View, pods: Sequence[int]) -> None:
     _break_a_gpu(stage, view)
     _break_mps(stage, view)
     view.scene("End")
-    view.say("The agent, NVML calls, gRPC and limits were real; only the driver was simulated.")
+    view.line("The agent, NVML calls, gRPC and limits were real; only the driver was simulated.")
 
 
 def keep_running(stage: Stage, view: View) -> None:
@@ -45,7 +45,7 @@ def keep_running(stage: Stage, view: View) -> None:
         now = stage.kubelet.allocatable(RESOURCE)
         if now != seen:
             seen = now
-            view.say(f"{RESOURCE}: {now} of {stage.kubelet.capacity(RESOURCE)} units allocatable")
+            view.line(f"{RESOURCE}: {now} of {stage.kubelet.capacity(RESOURCE)} units allocatable")
 
 
 def _show_node(stage: Stage, view: View) -> None:
@@ -77,7 +77,7 @@ def _run_pod(stage: Stage, view: View, name: str, units: int) -> None:
         view.bad(f"{name} is not admitted")
         view.quote("event of the pod", str(refused))
         return
-    view.say("  its container received")
+    view.line("  its container received")
     view.env(running.env)
     _prove_limit(stage, view, running)
     _show_occupancy(stage, view)

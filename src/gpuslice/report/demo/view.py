@@ -34,7 +34,7 @@ class View:
         self._console.print()
         self._console.rule(f"[bold cyan]{self._scene}. {escape(title)}", align="left")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         self._console.print(text)
 
     def command(self, text: str) -> None:
