@@ -46,7 +46,7 @@ def test_the_story_is_told_in_plain_text_and_leaves_nothing_behind(short_path: P
     assert told.returncode == 0, told.stdout + told.stderr
     for sentence in (
         "the kubelet sees aliyun.com/gpu-mem: 30",
-        "pod-a asks for 6 GiB",
+        "pod-a requests 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 6442450944 bytes = 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 3221225472 bytes = 3 GiB",
         "no single GPU of this node has 8 GiB free",
@@ -96,7 +96,7 @@ def test_other_nodes_and_pods_can_be_shown(short_path: Path, profile: str) -> No
     ("args", "because"),
     [
         (["--profile", "t5x2"], "t5x2"),
-        (["--profile", "a100x2-mig-single"], "has MIG cards"),
+        (["--profile", "a100x2-mig-single"], "GPUs in MIG mode"),
         (["--pods", "6,x"], "pods: '6,x' is not valid: use whole numbers of GiB"),
     ],
 )

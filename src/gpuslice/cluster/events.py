@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-# Events about objects without a namespace live here.
+# The namespace of events about objects without a namespace.
 _NAMESPACE = "default"
-# The API server refuses longer ones.
+# Bytes. The API server rejects longer messages.
 _LONGEST_MESSAGE = 1024
-# Of the name, which has 253 characters with the digest.
+# Of the name, which has 253 characters at most with the digest.
 _LONGEST_STEM = 236
 _COMPONENT = "gpuslice-agent"
 
@@ -61,10 +61,10 @@ async def record(
 
     A failure is logged: nothing depends on events.
     """
-    message = _fitting(message)
+    message = _shortened(message)
     name = event_name(node, reason, message, kind)
     try:
-        if not await _raise_count(api, name):
+        if not await _increment_count(api, name):
             with api.errors(f"creating event {name!r}"):
                 await api.client.create(_event(node, name, reason, message, kind))
     except ClusterError as error:
@@ -82,17 +82,17 @@ def event_name(node: str, reason: str, message: str, kind: EventType) -> str:
     return f"{node[:_LONGEST_STEM].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-async def _raise_count(api: ApiServer, name: str) -> bool:
-    """Whether there is such an event: the API server deletes them after an hour."""
+async def _increment_count(api: ApiServer, name: str) -> bool:
+    """Returns whether the event exists: the API server deletes events after an hour."""
     from lightkube.resources.core_v1 import Event
     from lightkube.types import PatchType
 
     try:
         with api.errors(f"counting event {name!r}"):
             known = await api.client.get(Event, name, namespace=_NAMESPACE)
-            again = {"count": (known.count or 1) + 1, "lastTimestamp": _written(_now())}
+            patch = {"count": (known.count or 1) + 1, "lastTimestamp": _formatted(_now())}
             await api.client.patch(
-                Event, name, again, namespace=_NAMESPACE, patch_type=PatchType.MERGE
+                Event, name, patch, namespace=_NAMESPACE, patch_type=PatchType.MERGE
             )
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
@@ -123,7 +123,7 @@ def _event(node: str, name: str, reason: str, message: str, kind: EventType) -> 
     )
 
 
-def _fitting(message: str) -> str:
+def _shortened(message: str) -> str:
     if len(message.encode()) <= _LONGEST_MESSAGE:
         return message
     cut = message.encode()[: _LONGEST_MESSAGE - len("…".encode())]
@@ -135,5 +135,5 @@ def _now() -> datetime.datetime:
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
-def _written(moment: datetime.datetime) -> str:
+def _formatted(moment: datetime.datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

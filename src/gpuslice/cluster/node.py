@@ -23,7 +23,7 @@ log = Logger(__name__)
 
 # How long the server keeps a watch open. It differs from node to node to spread the load.
 _WATCH_SECONDS = (240, 360)
-# A watch that lasts longer was lost by the server.
+# The server has dropped a watch that lasts longer.
 _GRACE_SECONDS = 30
 _NOTHING = object()
 _API_SERVER = "API server"
@@ -64,7 +64,7 @@ async def watch_label(
         except ClusterError as error:
             if error.status == HTTPStatus.GONE:
                 continue
-            if _API_SERVER not in conditions:  # the reason differs from try to try
+            if _API_SERVER not in conditions:  # the reason may differ in each attempt
                 conditions.set(
                     _API_SERVER,
                     Code.API_SERVER_UNAVAILABLE,
@@ -76,7 +76,7 @@ async def watch_label(
 
 
 async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None]:
-    """The Node as it is now (None: there is none) and as it becomes, for some minutes."""
+    """Yields the Node (None: it does not exist), then each change of it, for some minutes."""
     from lightkube.resources.core_v1 import Node
 
     listed = api.client.list(Node, fields={"metadata.name": name})
@@ -96,7 +96,7 @@ async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None
     async with contextlib.aclosing(_generator(watch)) as events:
         while True:
             try:
-                # Not around the `yield`, or the time of the reader would count.
+                # Not around the `yield`, which takes as long as the caller takes.
                 async with asyncio.timeout_at(deadline):
                     with api.errors(f"watching node {name!r}"):
                         event, node = await anext(events)

@@ -1,4 +1,4 @@
-"""Restricts a node of a nested cluster to the GPUs that it was given, by file or by variable."""
+"""Restricts a node of a nested cluster to the GPUs that a file or a variable lists."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AllocatedDevicesUnreadable(SlicingError):
 def own_gpus(inventory: Inventory, settings: Settings) -> Inventory:
     """A nested node sees all GPUs of its host and owns some of them.
 
-    Blocks on the disk. Raises SlicingError if the list is missing, malformed or another node's.
+    Blocks on the disk. Raises SlicingError if the list is missing, malformed or of another node.
     """
     if settings.nested_env is None:
         return inventory
@@ -101,7 +101,7 @@ def _read(path: Path) -> str:
 
 
 def _read_regular_file(path: Path) -> bytes | None:
-    """None if it is not one. Does not block on opening a named pipe."""
+    """None if it is not a regular file. Does not block if it is a named pipe."""
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):

@@ -18,10 +18,10 @@ from gpuslice.slicing.notice import Notice
 
 # An event ends the wait at once.
 _LONGEST_WAIT_SECONDS = 0.5
-# A wait ends by itself long before that.
+# How long `stop` waits for the thread. A wait for events ends long before.
 _STUCK_SECONDS = 5.0
-# An error that does not say that the GPU is lost may be temporary.
-_PATIENT_PROBES = 3
+# An error other than "GPU is lost" may be temporary.
+_PROBES_UNTIL_LOST = 3
 
 
 class HealthReporter(Protocol):
@@ -54,8 +54,8 @@ class HealthWatch:
         self._timing = timing
         self._handles: dict[str, GpuHandle] = {}
         self._events: XidEvents | None = None
-        # How many probes in a row a GPU has failed.
-        self._silent: dict[str, int] = {}
+        # How many probes in a row have failed.
+        self._failed_probes: dict[str, int] = {}
         # GPUs that do not answer.
         self._lost: set[str] = set()
         self._wait_error = ""
@@ -71,7 +71,7 @@ class HealthWatch:
             try:
                 self._handles[uuid] = self._nvml.gpu(index)
             except NvmlError as error:
-                self._lose(uuid, error)
+                self._report_lost(uuid, error)
         try:
             self._open_events()
         except NvmlError as error:
@@ -80,7 +80,7 @@ class HealthWatch:
         self._thread.start()
 
     def stop(self) -> bool:
-        """Returns whether the thread has left the driver; it may hang there forever."""
+        """Returns whether the thread has ended. It may hang in a call to the driver forever."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_STUCK_SECONDS)
@@ -95,7 +95,7 @@ class HealthWatch:
         with contextlib.suppress(NvmlError):
             while self._events is not None and (event := self._events.wait(0)) is not None:
                 if is_fatal(event.xid, self._settings):
-                    self._tell(event)
+                    self._report_xid(event)
 
     def _open_events(self) -> None:
         """Registers every GPU that answers."""
@@ -119,7 +119,7 @@ class HealthWatch:
                 self._reporter.notice(Notice(Code.NO_XID_EVENTS, message))
         except NvmlError as error:
             if error.gpu_is_lost:
-                self._lose(uuid, error)
+                self._report_lost(uuid, error)
             else:
                 self._report(Code.GPU_NOT_WATCHED, f"its errors cannot be watched ({error})", uuid)
 
@@ -152,10 +152,10 @@ class HealthWatch:
             return
         self._wait_error = ""
         if event is not None and is_fatal(event.xid, self._settings):
-            self._tell(event)
+            self._report_xid(event)
 
     def _wait_failed(self, error: NvmlError) -> None:
-        """Finds out which GPU it is, so that the others are not affected."""
+        """Finds the GPU that causes it, so that the others are not affected."""
         if str(error) != self._wait_error:
             self._wait_error = str(error)
             message = f"waiting for GPU errors fails, retrying ({error})"
@@ -169,7 +169,7 @@ class HealthWatch:
         # A broken driver must not cause a busy loop.
         self._stopping.wait(self._timing.gpu_event_retry)
 
-    def _tell(self, event: XidEvent) -> None:
+    def _report_xid(self, event: XidEvent) -> None:
         reason = f"XID {event.xid}"
         if event.handle is not None:
             uuid = next(u for u, h in self._handles.items() if h is event.handle)
@@ -184,7 +184,7 @@ class HealthWatch:
                 )
             )
             return
-        # Most likely of a GPU that is lost, which the driver cannot name any more.
+        # Most likely the GPU is lost, and the driver cannot identify it any more.
         known = set(self._lost)
         self._probe()
         if not self._lost - known:
@@ -195,14 +195,14 @@ class HealthWatch:
             try:
                 handle.probe()
             except NvmlError as error:
-                self._silent[uuid] = self._silent.get(uuid, 0) + 1
-                if error.gpu_is_lost or self._silent[uuid] >= _PATIENT_PROBES:
-                    self._lose(uuid, error)
+                self._failed_probes[uuid] = self._failed_probes.get(uuid, 0) + 1
+                if error.gpu_is_lost or self._failed_probes[uuid] >= _PROBES_UNTIL_LOST:
+                    self._report_lost(uuid, error)
             else:
-                self._silent.pop(uuid, None)
+                self._failed_probes.pop(uuid, None)
                 self._lost.discard(uuid)
 
-    def _lose(self, uuid: str, error: NvmlError) -> None:
+    def _report_lost(self, uuid: str, error: NvmlError) -> None:
         """Reports once per loss: every probe of a lost GPU fails."""
         if uuid in self._lost:
             return

@@ -15,7 +15,7 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.notice import Notice
 
-# The small GPU that drives the screen of a DGX Station; it is not for compute.
+# The display GPU of a DGX Station, which is not for compute.
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 
 
@@ -33,7 +33,7 @@ class Skipped:
 
     index: int
     reason: str
-    # The MIG device's place on its GPU; None if it is the GPU itself.
+    # The index of the MIG device on its GPU; None: the GPU itself.
     mig_index: int | None = None
     # It does not answer, and may answer later.
     silent: bool = False
@@ -46,7 +46,7 @@ class Inventory:
     skipped: tuple[Skipped, ...] = ()
     # GPUs that processes can open without MPS, and so without limits.
     not_exclusive: tuple[Gpu, ...] = ()
-    # Advertised on platforms whose GPUs cannot be told apart.
+    # Advertised on platforms that do not identify their GPUs.
     placeholders: tuple[Device, ...] = ()
     notices: tuple[Notice, ...] = ()
     platform: Platform = Platform.NVML
@@ -85,28 +85,28 @@ class _Reading:
         """Raises NvmlError and adds nothing if the GPU does not answer."""
         name = handle.name()
         if name in _DISPLAYS:
-            self._note(
+            self._add_notice(
                 Code.GPU_SKIPPED, f"skipping GPU {handle.index} ({name}): it is a display GPU"
             )
             return
         mig_mode = handle.mig_mode()
-        mig, undescribed = read_mig_devices(handle, self._capabilities) if mig_mode else ((), ())
+        mig, skipped = read_mig_devices(handle, self._capabilities) if mig_mode else ((), ())
         memory_mib = _memory_mib(handle)
         gpu = self._describe(handle, name, memory_mib, mig, mig_mode=mig_mode)
-        # Compute modes do not exist while MIG is on.
+        # A GPU in MIG mode has no compute mode.
         exclusive = bool(mig_mode) or handle.exclusive_process()
         self.gpus.append(gpu)
         if not exclusive:
             self.not_exclusive.append(gpu)
         if not memory_mib:
-            self._note(
+            self._add_notice(
                 Code.NO_DEVICE_MEMORY, f"GPU {handle.index} ({name}) has no memory of its own"
             )
         self.skipped.extend(
-            Skipped(handle.index, lost.reason, lost.place, lost.silent) for lost in undescribed
+            Skipped(handle.index, one.reason, one.index, one.silent) for one in skipped
         )
 
-    def _note(self, code: Code, message: str) -> None:
+    def _add_notice(self, code: Code, message: str) -> None:
         self.notices.append(Notice(code, message))
 
     def _describe(

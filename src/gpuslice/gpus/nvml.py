@@ -1,6 +1,6 @@
-"""The NVML library behind a typed face: the only module that touches the binding.
+"""A typed interface to NVML. No other module imports the binding.
 
-Every method blocks and none may run while another thread opens or closes the driver.
+Every method blocks. None may run while another thread opens or closes the driver.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ import pynvml
 
 _T = TypeVar("_T")
 _MIB = 1024 * 1024
-# What NVML puts where an event is not about a MIG instance.
+# NVML's instance id of an event that does not concern a MIG instance.
 _NO_INSTANCE = 0xFFFFFFFF
 
 
 class NvmlError(Exception):
-    """NVML answered with an error."""
+    """NVML returned an error."""
 
     def __init__(self, call: str, error: pynvml.NVMLError) -> None:
         super().__init__(f"{call}: {error}")
@@ -34,7 +34,7 @@ class NvmlError(Exception):
             pynvml.NVML_ERROR_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
         )
-        # Newer drivers drop functions that have a successor.
+        # Newer drivers remove functions that have a successor.
         self.missing: bool = error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
         self.unsupported: bool = error.value in (
             pynvml.NVML_ERROR_NOT_SUPPORTED,
@@ -43,16 +43,16 @@ class NvmlError(Exception):
 
 
 class DriverUnavailable(NvmlError):
-    """There is no driver to talk to (yet)."""
+    """The driver or its library cannot be used now."""
 
     def __init__(self, call: str, error: pynvml.NVMLError) -> None:
         super().__init__(call, error)
-        # The driver was replaced under this process, which keeps the old library until it ends.
+        # The driver was replaced, and this process keeps the old library until it exits.
         self.outdated: bool = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 class LinkEnd(Enum):
-    """What an NVLink leads to."""
+    """What an NVLink is connected to."""
 
     GPU = "gpu"
     SWITCH = "switch"
@@ -61,7 +61,7 @@ class LinkEnd(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NvLink:
-    """An active link. `bus_id` is that of the far end, as sysfs writes it; empty if unknown."""
+    """An active link. `bus_id` is that of the other end, as in sysfs; empty if unknown."""
 
     end: LinkEnd
     bus_id: str
@@ -69,7 +69,7 @@ class NvLink:
 
 @dataclass(frozen=True, slots=True)
 class MigAttributes:
-    """What a MIG device has, as the driver counts it."""
+    """The attributes of a MIG device."""
 
     memory_mib: int
     multiprocessors: int
@@ -81,7 +81,7 @@ class MigAttributes:
 
 @dataclass(frozen=True, slots=True)
 class MigHandle:
-    """A MIG device of a GPU, by its place among them."""
+    """A MIG device. `index` is its index on the GPU."""
 
     index: int
     _raw: Any
@@ -117,7 +117,7 @@ class MigHandle:
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Where in a fabric of NVLinks a GPU belongs."""
+    """The cluster and the clique of a GPU in an NVLink fabric."""
 
     cluster: str
     clique: int
@@ -146,7 +146,7 @@ class GpuHandle:
         return self.memory_bytes() // _MIB
 
     def pci_bus_id(self) -> str:
-        """As sysfs writes it."""
+        """As in sysfs."""
         return sysfs_bus_id(_text(_call(pynvml.nvmlDeviceGetPciInfo, self._raw).busId))
 
     def compute_capability(self) -> tuple[int, int]:
@@ -154,7 +154,7 @@ class GpuHandle:
         return int(major), int(minor)
 
     def mig_mode(self) -> bool | None:
-        """Whether MIG is on; None if the GPU has no MIG."""
+        """Whether MIG is enabled; None if the GPU does not support it."""
         try:
             current, _pending = _call(pynvml.nvmlDeviceGetMigMode, self._raw)
         except NvmlError as error:
@@ -166,21 +166,21 @@ class GpuHandle:
     def mig_enabled(self) -> bool:
         return self.mig_mode() is True
 
-    def mig_places(self) -> int:
-        """How many MIG devices there could be. Places may be empty, also between others."""
+    def max_mig_devices(self) -> int:
+        """MIG devices have indices below this number. Any of them may be unused."""
         return int(_call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
 
-    def mig_device(self, place: int) -> MigHandle | None:
+    def mig_device(self, index: int) -> MigHandle | None:
         try:
-            raw = _call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._raw, place)
+            raw = _call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._raw, index)
         except NvmlError as error:
             if error.not_found:
                 return None
             raise
-        return MigHandle(place, raw)
+        return MigHandle(index, raw)
 
     def gpu_instance_profile(self, gpu_instance: int) -> int:
-        """NVML's number of the profile that a GPU instance was made by. Needs CAP_SYS_ADMIN."""
+        """NVML's number of the profile of a GPU instance. Requires CAP_SYS_ADMIN."""
         instance = _call(pynvml.nvmlDeviceGetGpuInstanceById, self._raw, gpu_instance)
         wanted = _call(pynvml.nvmlGpuInstanceGetInfo, instance).profileId
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
@@ -207,7 +207,7 @@ class GpuHandle:
     def probe(self) -> None:
         """Raises NvmlError if the GPU does not answer.
 
-        Two questions, as a library may know the answer to one of them by heart.
+        Makes two calls, because the library may have cached the result of one of them.
         """
         self.uuid()
         try:
@@ -217,11 +217,11 @@ class GpuHandle:
                 raise
 
     def common_ancestor(self, other: GpuHandle) -> int:
-        """The level at which the ways to two GPUs part: NVML_TOPOLOGY_*, from 0 (one board)."""
+        """The common ancestor in the PCI topology: NVML_TOPOLOGY_*, from 0 (one board)."""
         return int(_call(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._raw, other._raw))
 
     def links(self) -> tuple[NvLink, ...]:
-        """Active NVLinks; one that fails to answer is as good as none."""
+        """Active NVLinks. A link that cannot be read is omitted."""
         found = (self._link(number) for number in range(pynvml.NVML_NVLINK_MAX_LINKS))
         return tuple(link for link in found if link is not None)
 
@@ -236,14 +236,14 @@ class GpuHandle:
     def _link_bus_id(self, number: int) -> str:
         try:
             remote = _call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, self._raw, number)
-        except NvmlError:  # a switch outside this machine has no address in it
+        except NvmlError:  # a switch outside of this machine has no address here
             return ""
         return sysfs_bus_id(_text(remote.busId))
 
     def _link_end(self, number: int) -> LinkEnd:
         try:
             kind = _call(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, self._raw, number)
-        except NvmlError:  # drivers before 465 cannot tell
+        except NvmlError:  # drivers before 465 do not report it
             return LinkEnd.UNKNOWN
         return {
             pynvml.NVML_NVLINK_DEVICE_TYPE_GPU: LinkEnd.GPU,
@@ -259,7 +259,7 @@ class GpuHandle:
                 return None
             raise
         cluster = bytes(info.clusterUuid)
-        # One byte, in a binding that reads four.
+        # The field has one byte, and the binding reads four.
         joined = info.state & 0xFF == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED
         if not joined or info.status != pynvml.NVML_SUCCESS or not any(cluster):
             return None
@@ -282,9 +282,9 @@ class GpuHandle:
 
 @dataclass(frozen=True, slots=True)
 class XidEvent:
-    """A critical error that the driver reports. `handle` is None if it does not say of whom.
+    """A critical error that the driver reports. `handle` is None if the GPU is not identified.
 
-    Instances are None where the error is not confined to one.
+    Instances are None if the error is not limited to a MIG instance.
     """
 
     xid: int
@@ -294,14 +294,14 @@ class XidEvent:
 
 
 class Nvml:
-    """An open driver."""
+    """An open NVML session."""
 
     @classmethod
     def open(cls, library: Path | None = None) -> Self:
-        """`library`: its file, where the loader would not find it by name."""
+        """`library` is the file of the library if the loader does not find it by name."""
         try:
             if library is not None:
-                # Loaded first, it is what the binding finds under the library's own name.
+                # The binding loads the library by name, and gets this one if it is loaded already.
                 _load(library)
             pynvml.nvmlInit()
         except pynvml.NVMLError as error:
@@ -318,7 +318,7 @@ class Nvml:
         return str(_call(pynvml.nvmlSystemGetDriverVersion))
 
     def cuda_version(self) -> tuple[int, int]:
-        """The newest CUDA that the driver serves."""
+        """The newest CUDA version that the driver supports."""
         version = int(_call(pynvml.nvmlSystemGetCudaDriverVersion))
         return version // 1000, version % 1000 // 10
 
@@ -340,7 +340,7 @@ class XidEvents:
         _call(pynvml.nvmlEventSetFree, self._set)
 
     def register(self, handle: GpuHandle) -> bool:
-        """Returns whether the GPU reports XIDs at all."""
+        """Returns whether the GPU reports XIDs."""
         try:
             supported = _call(pynvml.nvmlDeviceGetSupportedEventTypes, handle._raw)  # noqa: SLF001
             if not supported & pynvml.nvmlEventTypeXidCriticalError:
@@ -362,7 +362,7 @@ class XidEvents:
         )
 
     def wait(self, timeout_ms: int) -> XidEvent | None:
-        """Blocks for the next XID; None when the time is over."""
+        """Waits for the next XID. None: timed out."""
         try:
             event = pynvml.nvmlEventSetWait_v2(self._set, timeout_ms)
         except pynvml.NVMLError as error:

@@ -34,7 +34,7 @@ def detect(
 
 
 def placeholder_inventory(platform: Platform, nvml: Nvml | None) -> Inventory:
-    """For a machine whose GPUs have no identity of their own."""
+    """For a platform that does not identify its GPUs."""
     return Inventory(
         _driver_version(nvml), (), placeholders=_placeholders(platform, nvml), platform=platform
     )

@@ -14,6 +14,7 @@ import grpc
 
 from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.errors import AlreadyServed, PluginServerError
 from gpuslice.kubelet.plugin_service import DevicePluginService, Resource, device_plugin_handler
 from gpuslice.kubelet.wire import API_VERSION, DeviceListEncoder
 from gpuslice.telemetry.logs import Logger
@@ -30,18 +31,6 @@ _FIRST_DELAY_SECONDS = 0.1
 # Other resources of this node create their sockets as well, each within milliseconds.
 _LOCK_RETRY_SECONDS = 0.01
 _LONGEST_DELAY_SECONDS = 10.0
-
-
-class PluginServerError(Exception):
-    """The resource cannot be served at all."""
-
-    code = Code.SOCKET_NOT_CREATED
-
-
-class AlreadyServed(PluginServerError):
-    """Another process serves this resource."""
-
-    code = Code.ALREADY_SERVED
 
 
 # Device, inode and time of a file: distinguishes a recreated one from the old one, even if the

@@ -1,4 +1,4 @@
-"""Reads from the driver what the labels of a node are made of."""
+"""Collects the labels of a node."""
 
 from __future__ import annotations
 

@@ -5,32 +5,33 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpuslice.labels.gpu_models import Model, family
-from gpuslice.labels.label_syntax import LONGEST, OWN_DOMAIN, key_part
-from gpuslice.labels.sharing import Share, usual_share
+from gpuslice.labels.label_syntax import LONGEST, OWN_DOMAIN, key_part, with_prefix
+from gpuslice.labels.sharing import Sharing, most_common
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.units import MemoryUnit
 
-# What is left for a name between prefix and suffix.
-_MODEL_ROOM = LONGEST - len("gpu.") - len(".replicas")
-_RESOURCE_ROOM = LONGEST - len("resource.") - len(".capacity")
+_PREFIX = f"{OWN_DOMAIN}/"
+# Names that fit between the prefix and the longest suffix.
+_LONGEST_MODEL = LONGEST - len("gpu.") - len(".replicas")
+_LONGEST_RESOURCE = LONGEST - len("resource.") - len(".capacity")
 
 
-def model_labels(models: Iterable[Model], shares: Mapping[str, Share]) -> dict[str, str]:
+def model_labels(models: Iterable[Model], sharing: Mapping[str, Sharing]) -> dict[str, str]:
     """NVIDIA's labels describe one model; these describe all models of the node."""
     labels: dict[str, object] = {}
     for model in models:
-        gpu = model.speaker
+        gpu = model.representative
         major, minor = gpu.compute_capability
-        prefix = f"gpu.{key_part(model.name, _MODEL_ROOM)}"
+        prefix = f"gpu.{key_part(model.name, _LONGEST_MODEL)}"
         labels[f"{prefix}.count"] = len(model.gpus)
         labels[f"{prefix}.memory"] = gpu.memory_mib
         if major > 0:
             labels[f"{prefix}.family"] = family(gpu.compute_capability)
             labels[f"{prefix}.compute"] = f"{major}.{minor}"
-        share = usual_share((gpu.uuid for gpu in model.whole), shares)
-        labels[f"{prefix}.replicas"] = share.replicas
-        labels[f"{prefix}.sharing"] = share.strategy
-    return _keyed(labels)
+        usual = most_common((gpu.uuid for gpu in model.whole), sharing)
+        labels[f"{prefix}.replicas"] = usual.replicas
+        labels[f"{prefix}.sharing"] = usual.strategy
+    return with_prefix(_PREFIX, labels)
 
 
 def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
@@ -43,7 +44,7 @@ def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
         labels[f"{prefix}.sharing"] = pool.sharing.value
         if pool.unit is not None:
             labels |= _memory_labels(pool, pool.unit)
-    return _keyed(labels)
+    return with_prefix(_PREFIX, labels)
 
 
 def _memory_labels(pool: Pool, unit: MemoryUnit) -> dict[str, object]:
@@ -58,8 +59,4 @@ def _memory_labels(pool: Pool, unit: MemoryUnit) -> dict[str, object]:
 
 
 def _resource(name: str) -> str:
-    return f"resource.{key_part(name, _RESOURCE_ROOM)}"
-
-
-def _keyed(labels: Mapping[str, object]) -> dict[str, str]:
-    return {f"{OWN_DOMAIN}/{name}": str(told) for name, told in labels.items()}
+    return f"resource.{key_part(name, _LONGEST_RESOURCE)}"

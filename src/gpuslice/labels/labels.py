@@ -18,7 +18,7 @@ from gpuslice.labels.node_labels import (
     vgpu_labels,
 )
 from gpuslice.labels.nvidia_labels import gpu_labels, mig_labels
-from gpuslice.labels.sharing import NOT_ADVERTISED, Share, shares_of
+from gpuslice.labels.sharing import NOT_ADVERTISED, Sharing, sharing_of
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.pool import Pool
 
@@ -33,7 +33,7 @@ def labels_of(
     """Sorted by key.
 
     `pools` is None if the rules do not fit the node, so that nothing is advertised. `timestamp` is
-    the time at which the settings were read; None leaves the label out.
+    the time at which the settings were loaded; None omits the label.
     """
     labels = vgpu_labels(node)
     if timestamp is not None:
@@ -41,22 +41,22 @@ def labels_of(
     if not gpus:
         return dict(sorted(labels.items()))
     strategy = settings.rules.mig_strategy
-    shares = shares_of(pools or (), settings.rules)
+    sharing = sharing_of(pools or (), settings.rules)
     models = models_of(gpus)
     labels |= machine_labels(node)
     labels |= version_labels(node)
     labels |= capability_labels(gpus, pools or (), strategy)
     labels |= mode_labels(node)
     labels |= clique_labels(node)
-    labels |= gpu_labels(models[0], shares)
-    labels |= mig_labels(_mig_layout(gpus, pools, shares), strategy, shares)
-    labels |= model_labels(models, shares)
+    labels |= gpu_labels(models[0], sharing)
+    labels |= mig_labels(_mig_layout(gpus, pools, sharing), strategy, sharing)
+    labels |= model_labels(models, sharing)
     labels |= resource_labels(pools or ())
     return dict(sorted(labels.items()))
 
 
 def _mig_layout(
-    gpus: Sequence[Gpu], pools: Sequence[Pool] | None, shares: Mapping[str, Share]
+    gpus: Sequence[Gpu], pools: Sequence[Pool] | None, sharing: Mapping[str, Sharing]
 ) -> list[Gpu]:
     """The GPUs that the MIG strategy applies to.
 
@@ -66,5 +66,5 @@ def _mig_layout(
     return [
         gpu
         for gpu in gpus
-        if pools is None or gpu.mig_enabled or shares.get(gpu.uuid, NOT_ADVERTISED).replicas
+        if pools is None or gpu.mig_enabled or sharing.get(gpu.uuid, NOT_ADVERTISED).replicas
     ]

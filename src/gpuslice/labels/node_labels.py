@@ -44,8 +44,10 @@ def capability_labels(
     gpus: Sequence[Gpu], pools: Sequence[Pool], strategy: MigStrategy
 ) -> dict[str, str]:
     labels = {
-        f"{NVIDIA}/mig.capable": _truth(any(gpu.mig_capable for gpu in gpus)),
-        f"{NVIDIA}/mps.capable": _truth(any(pool.sharing is SharingStrategy.MPS for pool in pools)),
+        f"{NVIDIA}/mig.capable": _boolean(any(gpu.mig_capable for gpu in gpus)),
+        f"{NVIDIA}/mps.capable": _boolean(
+            any(pool.sharing is SharingStrategy.MPS for pool in pools)
+        ),
     }
     if strategy is not MigStrategy.NONE:
         labels[f"{NVIDIA}/mig.strategy"] = strategy.value
@@ -60,17 +62,17 @@ def mode_labels(facts: NodeFacts) -> dict[str, str]:
 
 def clique_labels(facts: NodeFacts) -> dict[str, str]:
     """A node belongs to a clique only if all its GPUs do."""
-    places = set(facts.fabrics)
-    if len(places) != 1:
+    fabrics = set(facts.fabrics)
+    if len(fabrics) != 1:
         return {}
-    place = places.pop()
-    return {f"{NVIDIA}/gpu.clique": value(f"{place.cluster}.{place.clique}")}
+    fabric = fabrics.pop()
+    return {f"{NVIDIA}/gpu.clique": value(f"{fabric.cluster}.{fabric.clique}")}
 
 
 def vgpu_labels(facts: NodeFacts) -> dict[str, str]:
     if facts.vgpus is None:
         return {}
-    labels = {f"{NVIDIA}/vgpu.present": _truth(bool(facts.vgpus))}
+    labels = {f"{NVIDIA}/vgpu.present": _boolean(bool(facts.vgpus))}
     for vgpu in facts.vgpus:
         if vgpu.host_driver_version is not None:
             labels[f"{NVIDIA}/vgpu.host-driver-version"] = value(vgpu.host_driver_version)
@@ -79,5 +81,5 @@ def vgpu_labels(facts: NodeFacts) -> dict[str, str]:
     return labels
 
 
-def _truth(fact: bool) -> str:  # noqa: FBT001
+def _boolean(fact: bool) -> str:  # noqa: FBT001
     return "true" if fact else "false"

@@ -1,4 +1,4 @@
-"""Where labels go: a file or a stream for node-feature-discovery, its API, or the Node itself."""
+"""Publishes labels: in a file or a stream for node-feature-discovery, its API, or the Node."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpuslice.codes import Code
 from gpuslice.config.startup_options import LabelsMode
 from gpuslice.files.atomic import replace_file
 from gpuslice.labels.errors import PublishError
-from gpuslice.labels.node_feature import Owner, label_changes, lasting_owners, node_feature
+from gpuslice.labels.node_feature import Owner, label_changes, node_feature, node_feature_owners
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -21,7 +21,7 @@ Labels = Mapping[str, str]
 
 
 class NodeLabels(Protocol):
-    """The API server's part in labels. Every method raises PublishError if it fails."""
+    """What publishers need from the API server. Every method raises PublishError if it fails."""
 
     async def apply_node_feature(self, body: Mapping[str, object]) -> bool:
         """Creates the NodeFeature object, or updates it. Returns whether anything changed."""
@@ -32,7 +32,7 @@ class NodeLabels(Protocol):
         """A merge patch of the Node's labels; None removes one."""
 
     async def read_pod_owners(self, namespace: str, pod: str) -> tuple[Owner, tuple[Owner, ...]]:
-        """The pod as an owner, and who owns the pod."""
+        """The pod as an owner, and the owners of the pod."""
 
 
 class Publisher(Protocol):
@@ -65,7 +65,7 @@ class StreamPublisher:
 
 
 class FilePublisher:
-    """Replaces the file as a whole: its reader may read it at any moment."""
+    """Replaces the file atomically, because it may be read at any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -112,7 +112,7 @@ class NodeFeaturePublisher:
         """Without owners for now if they cannot be read: the next publication tries again."""
         if self._owners is None:
             try:
-                pod, above = await self._api.read_pod_owners(self._namespace, self._pod)
+                pod, owners = await self._api.read_pod_owners(self._namespace, self._pod)
             except PublishError as error:
                 log.warning(
                     Code.LABELS_WITHOUT_OWNER,
@@ -121,7 +121,7 @@ class NodeFeaturePublisher:
                     reason=error,
                 )
                 return ()
-            self._owners = lasting_owners(pod, above)
+            self._owners = node_feature_owners(pod, owners)
         return self._owners
 
 

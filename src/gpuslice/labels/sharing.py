@@ -1,4 +1,4 @@
-"""How a device is shared, in the terms of labels."""
+"""How devices are shared, for their labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ NOT_SHARED = SharingStrategy.NONE.value
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
+class Sharing:
     # 0: it is not advertised under the name that the labels describe.
     replicas: int
     strategy: str = NOT_SHARED
@@ -26,28 +26,28 @@ class Share:
         return self.replicas > 1 and self.under_own_name
 
 
-NOT_ADVERTISED = Share(0)
+NOT_ADVERTISED = Sharing(0)
 
 
-def shares_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Share]:
+def sharing_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Sharing]:
     """By UUID of the device."""
     renamed = {rule.rename for rule in rules.replicas if rule.rename not in (None, rule.name)}
     return {
-        part.device.uuid: _share(pool, part, own=pool.resource not in renamed)
+        part.device.uuid: _sharing(pool, part, own_name=pool.resource not in renamed)
         for pool in pools
         for part in pool.parts
     }
 
 
-def usual_share(uuids: Iterable[str], shares: Mapping[str, Share]) -> Share:
-    """The share of most of the devices; in a tie, that of the first."""
-    counts = Counter(shares.get(uuid, NOT_ADVERTISED) for uuid in uuids)
+def most_common(uuids: Iterable[str], sharing: Mapping[str, Sharing]) -> Sharing:
+    """How most of the devices are shared; in a tie, how the first one is."""
+    counts = Counter(sharing.get(uuid, NOT_ADVERTISED) for uuid in uuids)
     return counts.most_common(1)[0][0] if counts else NOT_ADVERTISED
 
 
-def _share(pool: Pool, part: Part, *, own: bool) -> Share:
+def _sharing(pool: Pool, part: Part, *, own_name: bool) -> Sharing:
     if pool.sharing is SharingStrategy.MEMORY:
-        return Share(0, pool.sharing.value)
+        return Sharing(0, pool.sharing.value)
     if not part.is_shared:
-        return Share(1)
-    return Share(part.count, pool.sharing.value, under_own_name=own)
+        return Sharing(1)
+    return Sharing(part.count, pool.sharing.value, under_own_name=own_name)

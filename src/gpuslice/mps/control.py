@@ -22,8 +22,14 @@ class CannotProbe(MpsUnavailable):
     """The control program cannot be run, so the state of the daemon is unknown."""
 
 
-class ControlProgramMissing(CannotProbe):
-    """The control program is not on PATH."""
+class DriverProgramMissing(CannotProbe):
+    """A program of the driver is not on PATH."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            f"{program} is not on PATH: run this container with "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
 
 
 class MpsTimeout(MpsUnavailable):
@@ -61,10 +67,7 @@ async def _run_command(pipe_directory: str, line: str, seconds: float) -> str:
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise ControlProgramMissing(
-            f"{PROGRAM} is not on PATH: run this container with "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        ) from error
+        raise DriverProgramMissing(PROGRAM) from error
     except OSError as error:
         raise CannotProbe(f"{PROGRAM} cannot be run ({error.strerror})") from error
     try:

@@ -18,7 +18,7 @@ class DaemonSpec:
     resource: str
     gpus: tuple[str, ...]
     # The most that one container can get of each GPU.
-    most: tuple[Limits, ...]
+    max_limits: tuple[Limits, ...]
     # Whether a container can get several replicas of a GPU.
     merges: bool
 
@@ -58,11 +58,11 @@ def _spec(pool: Pool) -> DaemonSpec:
     return DaemonSpec(
         pool.resource,
         tuple(part.device.uuid for part in shared),
-        tuple(_most(part, merges=merges) for part in shared),
+        tuple(_max_limits(part, merges=merges) for part in shared),
         merges,
     )
 
 
-def _most(part: Part, *, merges: bool) -> Limits:
-    """The limits that containers get, so that a default never cuts into them."""
+def _max_limits(part: Part, *, merges: bool) -> Limits:
+    """Computed like the limits of containers, so that a default never reduces them."""
     return part.share.times(part.count if merges else 1)

@@ -14,11 +14,11 @@ from gpuslice.slicing.rules import SharingStrategy
 
 @dataclass(frozen=True, slots=True)
 class Daemon:
-    """A control daemon as the agent and its clients see it."""
+    """A control daemon, and the paths under which the agent and containers reach it."""
 
-    # By which parts of pools refer to it.
+    # Parts of pools refer to it by this name.
     name: str
-    # The pipe directory, under the name that the agent and containers have for it.
+    # The pipe directory in the agent and in containers.
     pipe: str
     # The same directory on the host.
     host_pipe: str
@@ -37,7 +37,7 @@ def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
     if pool.sharing is SharingStrategy.MEMORY:
         pipe = settings.memory_mps.pipe
         assert pipe is not None  # memory is limited only if it is set
-        # The same path on both sides: client and daemon must name the directory alike.
+        # The same path on the host and in containers, because MPS requires it.
         return Daemon(name, pipe, pipe, check=settings.memory_mps.check)
     root = settings.containers.mps_root
     assert root is not None  # checked with the settings

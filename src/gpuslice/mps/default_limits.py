@@ -14,9 +14,11 @@ log = Logger(__name__)
 _ALL_THREADS = 100
 
 
-def most_threads_percent(wanted: DaemonSpec) -> int:
+def max_threads_percent(wanted: DaemonSpec) -> int:
     """The largest of all GPUs, because a daemon has one default for all of them."""
-    return max((limits.threads_percent or _ALL_THREADS for limits in wanted.most), default=100)
+    return max(
+        (limits.threads_percent or _ALL_THREADS for limits in wanted.max_limits), default=100
+    )
 
 
 def default_commands(wanted: DaemonSpec, serves: Sequence[str]) -> tuple[str, ...]:
@@ -24,7 +26,7 @@ def default_commands(wanted: DaemonSpec, serves: Sequence[str]) -> tuple[str, ..
 
     Memory limits name the GPU by its number there, because drivers before 560 ignore UUIDs.
     """
-    threads = f"set_default_active_thread_percentage {most_threads_percent(wanted)}"
+    threads = f"set_default_active_thread_percentage {max_threads_percent(wanted)}"
     memory = (
         f"set_default_device_pinned_mem_limit {number} {mib}M"
         for number, mib in _memory(wanted, serves)
@@ -33,8 +35,8 @@ def default_commands(wanted: DaemonSpec, serves: Sequence[str]) -> tuple[str, ..
 
 
 def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> tuple[str, ...]:
-    """The same for a server that runs already: it has copied the old defaults."""
-    threads = f"set_active_thread_percentage {server} {most_threads_percent(wanted)}"
+    """The same for a running server, which has a copy of the old defaults."""
+    threads = f"set_active_thread_percentage {server} {max_threads_percent(wanted)}"
     memory = (
         f"set_device_pinned_mem_limit {server} {number} {mib}M"
         for number, mib in _memory(wanted, serves)
@@ -43,7 +45,7 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
 
 
 async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
-    """A daemon that refuses is used nevertheless, because containers set their own limits."""
+    """A daemon that rejects a limit is used all the same: containers have limits of their own."""
     commands = [*default_commands(wanted, serves)]
     for server in (await control.command("get_server_list")).split():
         commands += server_commands(wanted, serves, server)
@@ -65,5 +67,5 @@ async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Seque
 def _memory(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:
     return [
         (serves.index(gpu), limits.memory_mib)
-        for gpu, limits in zip(wanted.gpus, wanted.most, strict=True)
+        for gpu, limits in zip(wanted.gpus, wanted.max_limits, strict=True)
     ]

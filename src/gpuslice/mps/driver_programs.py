@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuslice.codes import Code
 from gpuslice.mps.control import (
     PROGRAM,
-    ControlProgramMissing,
+    DriverProgramMissing,
     MpsTimeout,
     MpsUnavailable,
     kill_group,
@@ -22,7 +22,7 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-# A driver that must wake up a GPU is slow.
+# A driver that must initialise a GPU is slow.
 _SMI_SECONDS = 60.0
 _START_SECONDS = 30.0
 _SELINUX = Path("/sys/fs/selinux/enforce")
@@ -108,10 +108,7 @@ async def _run(
     # By our own PATH: the environment of the program may have none.
     program = shutil.which(argv[0])
     if program is None:
-        raise ControlProgramMissing(
-            f"{argv[0]} is not on PATH: run this container with "
-            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
-        )
+        raise DriverProgramMissing(argv[0])
     with os.fdopen(os.memfd_create(argv[0]), "r+b") as output:
         try:
             process = await asyncio.create_subprocess_exec(

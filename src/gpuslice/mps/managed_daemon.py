@@ -18,7 +18,7 @@ from gpuslice.mps.control import (
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
-from gpuslice.mps.default_limits import default_commands, most_threads_percent, set_defaults
+from gpuslice.mps.default_limits import default_commands, max_threads_percent, set_defaults
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
@@ -197,7 +197,7 @@ class ManagedDaemon:
             "another program runs the MPS control daemon, leaving it alone",
             resource=resource,
         )
-        if _number(ceiling) < most_threads_percent(self.wanted):
+        if _number(ceiling) < max_threads_percent(self.wanted):
             log.warning(
                 Code.MPS_FOREIGN,
                 "the default of that daemon limits every container, whatever its share is",

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import MpsCheck
-from gpuslice.mps.control import ControlClient, ControlProgramMissing, MpsUnavailable
+from gpuslice.mps.control import ControlClient, DriverProgramMissing, MpsUnavailable
 from gpuslice.mps.daemons import Daemon
 from gpuslice.telemetry.logs import Logger
 
@@ -24,7 +24,7 @@ class DaemonProbe:
         # Why the daemon does not enforce limits now; None: it does.
         self.problem: MpsUnavailable | None = None
         self._warned = False
-        # A daemon that answered once is visible from here, so silence means that it is down.
+        # A daemon that has answered is reachable, so it is down if it does not answer later.
         self._has_answered = False
         self._probing = asyncio.Lock()
         self._started_at = -math.inf
@@ -40,14 +40,14 @@ class DaemonProbe:
                 return
             started_at = clock()
             self.problem = await self._answer()
-            # Only now: a probe that was cancelled has no result for those who wait.
+            # Only now: a cancelled probe has no result for other callers.
             self._started_at = started_at
 
     async def _answer(self) -> MpsUnavailable | None:
         try:
             await self._control.ping()
         except MpsUnavailable as error:
-            invisible = isinstance(error, ControlProgramMissing) or (
+            invisible = isinstance(error, DriverProgramMissing) or (
                 not Path(self.daemon.pipe).exists()
             )
             if self.daemon.check is MpsCheck.AUTO and invisible and not self._has_answered:

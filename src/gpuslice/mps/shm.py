@@ -18,31 +18,31 @@ class ShmError(Exception):
 
 
 def mount_shm(root: Path = ROOT) -> Path | None:
-    """Returns the directory. None: it is mounted already and stays, because clients use it."""
-    place = shm_directory(root)
-    if is_mounted(place, Path("/proc/self/mountinfo").read_text()):
+    """Returns the directory. None: it is mounted already, and clients may use it."""
+    directory = shm_directory(root)
+    if is_mounted(directory, Path("/proc/self/mountinfo").read_text()):
         return None
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ShmError(
-            f"{place} cannot be created ({error.strerror}): mount the host's MPS root at {root}, "
-            "writable"
+            f"{directory} cannot be created ({error.strerror}): mount the host's MPS root at "
+            f"{root}, writable"
         ) from error
     libc = ctypes.CDLL(None, use_errno=True)
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC | _RELATIME)
     options = f"size={size_kib(_meminfo())}k".encode()
-    if libc.mount(b"shm", os.fsencode(place), b"tmpfs", flags, options) != 0:
+    if libc.mount(b"shm", os.fsencode(directory), b"tmpfs", flags, options) != 0:
         raise ShmError(
-            f"{place} cannot be mounted ({os.strerror(ctypes.get_errno())}): run this container "
-            "privileged"
+            f"{directory} cannot be mounted ({os.strerror(ctypes.get_errno())}): run this "
+            "container privileged"
         )
-    return place
+    return directory
 
 
-def is_mounted(place: Path, mountinfo: str) -> bool:
-    """Special characters are escaped there; the directories of MPS have none."""
-    return any(line.split()[4:5] == [str(place)] for line in mountinfo.splitlines())
+def is_mounted(directory: Path, mountinfo: str) -> bool:
+    """mountinfo escapes special characters; the directories of MPS have none."""
+    return any(line.split()[4:5] == [str(directory)] for line in mountinfo.splitlines())
 
 
 def size_kib(meminfo: str) -> int:

@@ -120,7 +120,7 @@ class Driver:
             inventory = read_inventory(nvml)
             topology = read_topology(nvml, inventory.gpus)
             self._fingerprint = replace(
-                of_inventory(inventory, functions), awake=fingerprint(nvml, inventory).awake
+                of_inventory(inventory, functions), recovered=fingerprint(nvml, inventory).recovered
             )
         except NvmlError as error:
             self._release()

@@ -9,7 +9,7 @@ from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, TypeVar
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.kubelet.plugin_server import PluginServerError
+from gpuslice.kubelet.errors import PluginServerError
 from gpuslice.node.errors import DriverReplaced, ProgramError
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.telemetry.stack_dump import dump_stacks

@@ -29,10 +29,10 @@ assert bool(result) == (before != now)
         ("node.faults.unbind(1)", ["0000:87:00.0 went from nvidia to no driver"]),
         ("node.faults.unbind(1, 'vfio-pci')", ["0000:87:00.0 went from nvidia to vfio-pci"]),
         ("node.faults.unbind(1); node.faults.plug(1)", []),
-        ("node.faults.mig(1, ['7g.40gb'])", ["was switched on"]),
-        ("node.faults.mig(0, [])", ["was switched off"]),
+        ("node.faults.mig(1, ['7g.40gb'])", ["was enabled"]),
+        ("node.faults.mig(0, [])", ["was disabled"]),
         ("node.faults.mig(0, ['1g.5gb'] * 7)", ["the MIG devices of GPU-"]),
-        ("node.faults.mig(0, []); node.faults.lost(1)", ["was switched off"]),
+        ("node.faults.mig(0, []); node.faults.lost(1)", ["was disabled"]),
     ],
 )
 def test_changes_are_described_in_words(
@@ -68,7 +68,7 @@ def test_a_skipped_mig_device_that_answers_again_is_a_change(
     node.faults.call(0, "nvmlDeviceGetAttributes_v2", "UNKNOWN")
     event = "node.faults.call(0, 'nvmlDeviceGetAttributes_v2', None)"
     assert evaluate(node, WATCH.format(event=event)) == tuple(
-        f"GPU 0:{place} answers again" for place in range(4)
+        f"MIG device 0:{index} answers again" for index in range(4)
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores of pairs of GPUs, as NVIDIA's allocator counts them, and NVSwitch understood."""
+"""Scores of pairs of GPUs, as in NVIDIA's allocator, and for NVSwitch."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_one_host_bridge_is_nearer_than_one_cpu(make_node: MakeNode, evaluate: E
     assert (found[0, 1], found[2, 3]) == (BRIDGE, CPU)
 
 
-def test_a_link_that_only_one_end_knows_does_not_count(
+def test_a_link_that_only_one_end_reports_is_not_counted(
     make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node("v100x4")
@@ -112,7 +112,7 @@ def test_a_lost_gpu_costs_only_its_own_pairs(make_node: MakeNode, evaluate: Eval
         ("nvmlDeviceGetTopologyCommonAncestor", 200),
     ],
 )
-def test_what_a_gpu_does_not_tell_costs_only_its_own_pairs(
+def test_a_gpu_that_cannot_be_read_affects_only_its_own_pairs(
     call: str, pair: int, make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node("v100x4")

@@ -92,3 +92,12 @@ print(*sys.modules)
     unused |= {"gpuslice.labels.labels"}
     assert "kubelet-socket" in done.stderr
     assert not unused.intersection(done.stdout.split())
+
+
+@pytest.mark.parametrize("program", ["feature_discovery", "mps_daemons", "config_manager"])
+def test_programs_that_are_no_device_plugin_do_not_import_grpc(program: str) -> None:
+    script = f"import sys, gpuslice.programs.{program}; print('grpc' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=180
+    )
+    assert done.stdout == "False\n"

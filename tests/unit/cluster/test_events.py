@@ -65,7 +65,7 @@ def test_another_message_is_another_event(kubernetes: Kubernetes, tmp_path: Path
     ]
 
 
-def test_a_long_message_is_cut_to_what_the_api_server_takes(
+def test_a_long_message_is_cut_to_the_limit_of_the_api_server(
     kubernetes: Kubernetes, tmp_path: Path
 ) -> None:
     (event,) = record(kubernetes, tmp_path, "ü" * 2000)
@@ -73,7 +73,7 @@ def test_a_long_message_is_cut_to_what_the_api_server_takes(
 
 
 @pytest.mark.parametrize("code", [403, 500])
-def test_an_event_that_cannot_be_written_is_logged_and_nothing_more(
+def test_an_event_that_cannot_be_written_is_only_logged(
     kubernetes: Kubernetes, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     caplog.set_level(logging.WARNING, "gpuslice")

@@ -106,10 +106,10 @@ def test_a_gpu_that_another_node_owns_now_must_be_released() -> None:
 def test_a_container_gets_one_replica_at_most_or_all_if_they_can_be_merged() -> None:
     rule = ReplicaRule(MPS, GPU, 3, reserve_mib=384, fail_requests_greater_than_one=True)
     [alone] = plan_for(settings(rule), node("T4")).daemons
-    assert (alone.merges, alone.most) == (False, (Limits(5333, 33),))
+    assert (alone.merges, alone.max_limits) == (False, (Limits(5333, 33),))
     merging = replace(rule, fail_requests_greater_than_one=False)
     [merged] = plan_for(settings(merging), node("T4")).daemons
-    assert (merged.merges, merged.most) == (True, (Limits(15999, 100),))
+    assert (merged.merges, merged.max_limits) == (True, (Limits(15999, 100),))
 
 
 def test_default_limits_number_gpus_in_the_order_that_the_daemon_sees() -> None:

@@ -1,4 +1,4 @@
-"""What is read of a node beside its GPUs."""
+"""Facts about a node in addition to its GPUs."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.gpus.node_facts import Vgpu, read_facts, vgpu_of
-
-from .nodes import T4
+from tests.unit.labels.nodes import T4
 
 STATUS, LIST, CAPABILITY = 0x06, 0x34, 0xD0
 
@@ -37,7 +36,7 @@ def version_record(version: bytes, branch: bytes) -> bytes:
     return bytes([0, 22]) + version.ljust(10, b"\0") + branch.ljust(10, b"\0")
 
 
-def test_a_hypervisor_tells_its_driver() -> None:
+def test_the_driver_of_the_hypervisor_is_read() -> None:
     capability = vendor_capability(version_record(b"460.16", b"r460_00"))
     assert vgpu_of(config_space(capability)) == Vgpu("460.16", "r460_00")
 
@@ -62,7 +61,9 @@ def test_a_real_gpu_is_no_virtual_one(space: bytes) -> None:
 
 
 @pytest.mark.parametrize("records", [[], [b"\x07\x00"], [b"\x00\x16abc"], [b"\x07\x40"]])
-def test_a_hypervisor_may_tell_nothing_or_nonsense(records: list[bytes]) -> None:
+def test_a_capability_without_a_valid_version_is_a_vgpu_of_unknown_version(
+    records: list[bytes],
+) -> None:
     assert vgpu_of(config_space(vendor_capability(*records))) == Vgpu()
 
 
@@ -86,7 +87,7 @@ class TestSysfs:
         (function / "class").write_text("0x030200\n")
         (function / "config").write_bytes(config)
 
-    def test_classes_are_told_gpu_by_gpu(self, sysfs: Path) -> None:
+    def test_the_pci_class_of_each_gpu_is_read(self, sysfs: Path) -> None:
         gone = replace(T4, pci_bus_id="0000:ff:00.0")
         assert read_facts(None, [T4, gone], sysfs=sysfs).pci_classes == (0x030200, None)
 
@@ -98,11 +99,13 @@ class TestSysfs:
         self.add(sysfs, "0000:05:00.0", vendor="0x10de", config=config_space(capability))
         assert read_facts(None, [T4], sysfs=sysfs).vgpus == (Vgpu("460.16", "r460_00"),)
 
-    def test_a_configuration_that_is_cut_short_tells_nothing(self, sysfs: Path) -> None:
+    def test_a_configuration_space_that_is_not_complete_leaves_vgpus_unknown(
+        self, sysfs: Path
+    ) -> None:
         self.add(sysfs, "0000:05:00.0", vendor="0x10de", config=config_space()[:64])
         assert read_facts(None, [T4], sysfs=sysfs).vgpus is None
 
-    def test_a_machine_without_pci_tells_nothing(self, tmp_path: Path) -> None:
+    def test_vgpus_are_unknown_on_a_machine_without_pci(self, tmp_path: Path) -> None:
         assert read_facts(None, [], sysfs=tmp_path / "none").vgpus is None
 
 
