@@ -57,7 +57,7 @@ def test_a_table_that_does_not_exist_is_refused() -> None:
         timeout=600,
     )
     assert done.returncode == 1
-    assert "'chairs' is none of whole, replicas, memory" in done.stderr
+    assert "'chairs' is unknown: choose one of whole, replicas, memory" in done.stderr
 
 
 def test_any_command_can_be_measured() -> None:

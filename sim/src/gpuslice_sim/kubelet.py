@@ -1,13 +1,14 @@
-"""A kubelet stand-in: the device manager's side of the protocol, for demos, tests and benchmarks.
+"""A simulated kubelet: its side of the device plugin protocol, for demos, tests and benchmarks.
 
     with Kubelet(directory) as kubelet:              # serves directory/kubelet.sock
-        offer = kubelet.wait_for("aliyun.com/gpu-mem")
+        endpoint = kubelet.wait_for("aliyun.com/gpu-mem")
         pod = kubelet.admit(Pod("demo", [Container("main", {"aliyun.com/gpu-mem": 6})]))
         answer = kubelet.start_container(pod, "main")   # PreStartContainer, then the cached answer
 
-It picks devices as the real one does and is as strict where a plugin could go wrong: registration
-dials back before it answers, every list replaces the one before, messages over 4 MiB break the
-stream, a restart deletes every socket in the directory. The real kubelet remains the judge.
+It chooses devices like the real kubelet, and is as strict: registration connects to the plugin
+before it answers, every device list replaces the previous one, messages over 4 MiB break the
+stream, and a restart deletes every socket in the directory. Tests with the real kubelet are in
+tests/cluster.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class Pod:
 
 @dataclass(slots=True)
 class Allocation:
-    """What one container holds of one resource, and the plugin's answer that goes with it."""
+    """The devices of one resource that a container holds, and the answer of the plugin."""
 
     pod: Pod
     container: Container
@@ -65,16 +66,16 @@ class Allocation:
 
 
 class AdmissionError(Exception):
-    """The pod fails for good, as it would with reason UnexpectedAdmissionError."""
+    """The pod fails permanently, like a pod with the reason UnexpectedAdmissionError."""
 
 
 class StartError(Exception):
-    """The container may not start now; the kubelet would try again later."""
+    """The container must not start now. The real kubelet retries later."""
 
 
 @dataclass(slots=True)
 class Endpoint:
-    """One registered plugin."""
+    """A registered plugin."""
 
     resource: str
     socket: Path
@@ -125,10 +126,10 @@ class Kubelet:
         self.stop()
 
     def start(self) -> None:
-        """Deletes all sockets in the directory, then serves, as the kubelet does when it starts."""
+        """Deletes all sockets in the directory, then serves, like the kubelet when it starts."""
         self.directory.mkdir(parents=True, exist_ok=True)
         for path in self.directory.iterdir():
-            with contextlib.suppress(FileNotFoundError):  # a plugin removes its own meanwhile
+            with contextlib.suppress(FileNotFoundError):  # a plugin removes its own
                 if stat.S_ISSOCK(path.stat(follow_symlinks=False).st_mode):
                     path.unlink()
         registration = grpc.method_handlers_generic_handler(
@@ -172,11 +173,11 @@ class Kubelet:
             endpoint.channel.close()
 
     def restart(self) -> None:
-        """Forgets plugins and devices; what containers hold survives, as in the checkpoint."""
+        """Forgets plugins and devices. Allocations stay, as in the checkpoint of the kubelet."""
         self.stop()
         self.start()
 
-    # What plugins offer
+    # Resources of plugins
 
     def resources(self) -> list[str]:
         with self._changed:
@@ -187,7 +188,7 @@ class Kubelet:
             return self._endpoints.get(resource)
 
     def devices(self, resource: str) -> dict[str, str]:
-        """Device id -> health, as of the last list; all unhealthy once the stream has ended."""
+        """Device id -> health in the last list. All are unhealthy after the stream has ended."""
         with self._changed:
             endpoint = self._endpoints.get(resource)
             if endpoint is None:
@@ -217,7 +218,7 @@ class Kubelet:
                 self._changed.wait(min(left, 0.5))
 
     def wait_for(self, resource: str, timeout: float = PATIENCE_SECONDS) -> Endpoint:
-        """Waits until the resource is registered and has sent its first list."""
+        """Waits until the resource is registered and its first list has arrived."""
 
         def listed() -> bool:
             endpoint = self.endpoint(resource)
@@ -231,7 +232,7 @@ class Kubelet:
     # Pods
 
     def admit(self, pod: Pod) -> list[Allocation]:
-        """Allocates for every container, init containers first; all or nothing."""
+        """Allocates devices for all containers or for none, init containers first."""
         admitted: list[Allocation] = []
         ordered = [c for c in pod.containers if c.init] + [c for c in pod.containers if not c.init]
         try:
@@ -248,7 +249,7 @@ class Kubelet:
         return admitted
 
     def start_container(self, pod: Pod, container: str) -> api.ContainerAllocateResponse:
-        """What happens at every container start: PreStartContainer, then the cached answer."""
+        """Starts a container: calls PreStartContainer and returns the cached answer."""
         merged = api.ContainerAllocateResponse()
         for allocation in self.allocations(pod, container):
             endpoint = self.endpoint(allocation.resource)
@@ -299,7 +300,7 @@ class Kubelet:
         reply = endpoint.call("Allocate", request, api.AllocateResponse)
         if len(reply.container_responses) != 1:
             raise AdmissionError(
-                f"{resource}: one container asked, {len(reply.container_responses)} answered"
+                f"{resource}: {len(reply.container_responses)} answers for one container"
             )
         return Allocation(pod, container, resource, ids, reply.container_responses[0])
 
@@ -334,14 +335,14 @@ class Kubelet:
                 f"Requested: {needed}, Available: {len(free)}, which is unexpected"
             )
         if endpoint.options.get_preferred_allocation_available:
-            preferred = self._ask_preference(endpoint, free + chosen, chosen, count)
+            preferred = self._preferred(endpoint, free + chosen, chosen, count)
             chosen += [i for i in preferred if i in set(free)][:needed]
         rest = [i for i in free if i not in set(chosen)]
         self._random.shuffle(rest)
         return chosen + rest[: count - len(chosen)]
 
     @staticmethod
-    def _ask_preference(
+    def _preferred(
         endpoint: Endpoint, available: list[str], must_include: list[str], size: int
     ) -> list[str]:
         request = api.PreferredAllocationRequest(
@@ -458,7 +459,7 @@ class Kubelet:
         for key, pod in pods.items():
             listed = pods_api.PodResources(name=pod.name, namespace=pod.namespace)
             for container in pod.containers:
-                if container.init:  # ordinary init containers are not reported by the kubelet
+                if container.init:  # the kubelet does not report init containers
                     continue
                 entry = listed.containers.add(name=container.name)
                 for a in allocations:
@@ -486,6 +487,6 @@ def _unary(
 
 
 def _describe(error: grpc.RpcError) -> str:
-    """The text the kubelet would put into the pod's event."""
-    call: Any = error  # what a call raises is an RpcError and a Call in one
+    """The text that the kubelet would write to the event of the pod."""
+    call: Any = error  # the error of a call is also a grpc.Call
     return f"rpc error: code = {call.code().name} desc = {call.details()}"

@@ -1,4 +1,4 @@
-"""A program under observation: its output is kept, and it does not outlive its owner."""
+"""Runs a program in the background: keeps its output, and ends it with its owner."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Costs nothing where all is well; a busy machine may need most of it.
+# A limit for failures only; a busy machine may need most of it.
 PATIENCE_SECONDS = 90.0
 
 
@@ -58,7 +58,7 @@ class BackgroundProcess:
         return self._process.wait(timeout)
 
     def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Asks it to end and returns its exit status."""
+        """Sends SIGTERM and returns the exit status."""
         self.send(signal.SIGTERM)
         return self.wait(timeout)
 
@@ -70,7 +70,7 @@ class BackgroundProcess:
     def wait_for_output(
         self, pattern: str, *, times: int = 1, timeout: float = PATIENCE_SECONDS
     ) -> str:
-        """Returns the output once the pattern has appeared that often."""
+        """Waits until the pattern has appeared that often, and returns the output."""
         self._wait_until(lambda: len(re.findall(pattern, self.output())) >= times, pattern, timeout)
         return self.output()
 
@@ -105,14 +105,14 @@ class BackgroundProcess:
         self._wait_until(lambda: self.logged(code, detail) >= times, what, timeout)
         return self.lines(code, detail)
 
-    # What a leak would show in
+    # To detect leaks
 
     def descriptors(self) -> list[str]:
         found = []
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
                 found.append(str(entry.readlink()))
-            except FileNotFoundError:  # closed meanwhile
+            except FileNotFoundError:  # closed in the meantime
                 continue
         return sorted(found)
 

@@ -114,7 +114,7 @@ def test_a_socket_path_that_is_too_long_ends_the_daemon_after_it_seemed_to_start
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert daemon.run("get_server_list").stdout == CANNOT_FIND
     log = (daemon.log_directory / "control.log").read_text()
-    assert "at most 107 fit: choose a shorter CUDA_MPS_PIPE_DIRECTORY" in log
+    assert "the maximum is 107: use a shorter CUDA_MPS_PIPE_DIRECTORY" in log
 
 
 def test_the_longest_possible_socket_path_works(rig: MpsRig) -> None:
@@ -358,7 +358,7 @@ def test_a_multi_user_server_needs_root(rig: MpsRig) -> None:
     if "unshare" in done.stderr:
         pytest.skip(f"no user namespaces here: {done.stderr.strip()}")
     assert done.returncode == 1
-    assert "-multiuser-server needs root" in done.stderr
+    assert "-multiuser-server requires root" in done.stderr
 
 
 def test_garbage_on_the_socket_does_no_harm(rig: MpsRig) -> None:

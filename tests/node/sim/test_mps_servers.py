@@ -539,7 +539,7 @@ def test_static_partitions_give_fixed_multiprocessors(short_path: Path) -> None:
 def test_partitions_need_a_daemon_that_was_started_for_them(short_path: Path) -> None:
     rig = make_rig(short_path, "a100-40x8", driver=615)
     with rig.daemon() as daemon:
-        with pytest.raises(MpsError, match="needs a daemon started with --static-partitioning"):
+        with pytest.raises(MpsError, match="requires a daemon with --static-partitioning"):
             daemon.command(f"sm_partition add {rig.uuids[0]} 2")
         told = rig.run(
             "info", "--device", "0", daemon=daemon, env={"CUDA_MPS_SM_PARTITION": "GPU-1/2"}
@@ -552,6 +552,6 @@ def test_partitions_need_ampere(short_path: Path) -> None:
     rig = make_rig(short_path, driver=590)
     with (
         rig.daemon(static_partitioning=True) as daemon,
-        pytest.raises(MpsError, match="need an Ampere or later GPU"),
+        pytest.raises(MpsError, match="require an Ampere or newer GPU"),
     ):
         daemon.command(f"sm_partition add {rig.uuids[0]} 2")

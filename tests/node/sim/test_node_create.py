@@ -37,7 +37,7 @@ def test_equal_arguments_give_equal_gpus_and_seeds_vary_them(tmp_path: Path) -> 
 def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     for force in (False, True):
-        with pytest.raises(SimError, match="no simulated node"):
+        with pytest.raises(SimError, match="not a simulated node"):
             create(tmp_path, "t4x2", force=force)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
@@ -313,7 +313,7 @@ def test_the_command_line_explains_what_is_wrong(tmp_path: Path, make_node: Make
     node = make_node("t4x2")
     for arguments, text in (
         (("create", tmp_path / "x", "--profile", "nope"), "'nope' is unknown"),
-        (("fault", tmp_path, "lost", 0), "no simulated node"),
+        (("fault", tmp_path, "lost", 0), "not a simulated node"),
         (("fault", node.directory, "lost", 9), "GPU 9 does not exist"),
         (("fault", node.directory, "remove-process", 0, 5), "process 5 is not on GPU 0"),
     ):

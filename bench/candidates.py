@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench.measure import Case, Contender
+from bench.measure import Candidate, Case
 
 GPU_MIB = 81920
 
@@ -33,15 +33,15 @@ def _drop_in(case: Case, directory: Path) -> list[str]:
     return [program, *_config(case, directory), "--log-level", "warning"]
 
 
-GPUSLICE = Contender("gpuslice", _memory_units)
-# What the transport itself costs.
-BARE = Contender("bare grpcio", _bare)
-# The same agent behind NVIDIA's command line: whole GPUs and replicas.
-DROP_IN = Contender("gpuslice", _drop_in)
+GPUSLICE = Candidate("gpuslice", _memory_units)
+# The cost of the transport.
+BARE = Candidate("bare grpcio", _bare)
+# The same agent with NVIDIA's command line: whole GPUs and replicas.
+DROP_IN = Candidate("gpuslice", _drop_in)
 
 
-def nvidia() -> Contender:
-    """NVIDIA's plugin, with as many time-slicing replicas as devices are wanted."""
+def nvidia() -> Candidate:
+    """NVIDIA's plugin. Time-slicing replicas give the wanted number of devices."""
     from tests.peers.build import PeerBuildError, build_peers
 
     try:
@@ -50,18 +50,18 @@ def nvidia() -> Contender:
         raise SystemExit(f"{error}\n(or measure with --without-nvidia)") from error
     if os.geteuid() != 0:
         raise SystemExit(
-            "NVIDIA's plugin has a fixed socket directory, so it is run in a mount namespace, "
-            "which needs root (or measure with --without-nvidia)"
+            "NVIDIA's plugin has a fixed socket directory, so it runs in a mount namespace, which "
+            "requires root (or measure with --without-nvidia)"
         )
 
     def command(case: Case, directory: Path) -> list[str]:
         return [program, *_config(case, directory)]
 
-    return Contender("NVIDIA 0.19.0", command, private_directory=True)
+    return Candidate("NVIDIA 0.19.0", command, private_directory=True)
 
 
 def _config(case: Case, directory: Path) -> list[str]:
-    """Flags that make replicas of the GPUs, with the same file for both; none for whole GPUs."""
+    """Flags for replicas of the GPUs, with the same file for both plugins. None for whole GPUs."""
     if case.devices <= case.gpus:
         return []
     file = directory / "nvidia.json"

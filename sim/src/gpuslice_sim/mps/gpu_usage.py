@@ -1,4 +1,4 @@
-"""Who uses how much of which GPU: the node's state as an MPS server reads and writes it."""
+"""Which processes use how much memory of which GPU: the part of the state that MPS servers use."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Entry:
-    """A process on a GPU; `kind` is C, or M+C for a client of MPS."""
+    """A process on a GPU. `kind` is C, or M+C for a client of MPS."""
 
     pid: int
     gpu: str
@@ -30,8 +30,8 @@ class Entry:
     name: str
 
 
-class Ledger:
-    """Entries live as long as this process holds them, even if it is killed: each has a lock."""
+class GpuUsage:
+    """Each entry has a lock of this process, so that it ends with the process, even if killed."""
 
     def __init__(self, node: Path) -> None:
         self._directory = node / "state"
@@ -41,7 +41,7 @@ class Ledger:
         self._held: dict[tuple[int, str], tuple[int, Path]] = {}
 
     def values(self) -> Mapping[str, str]:
-        """The node's keys; read again only when a file changed."""
+        """The keys of the state. They are read again only if a file changed."""
         now = tuple(_stamp(self._directory / name) for name in ("node", "overrides"))
         if now != self._seen:
             self._values = self._state.values()
@@ -49,7 +49,7 @@ class Ledger:
         return self._values
 
     def locked(self) -> AbstractContextManager[None]:
-        """Between "is there room?" and "take it" nobody else may decide."""
+        """No other process checks for free memory and allocates while this is held."""
         return self._state.lock()
 
     def free_bytes(self, device: Device) -> int:
@@ -59,7 +59,7 @@ class Ledger:
         return max(device.total_bytes - device.reserved_bytes - used, 0)
 
     def holders(self, device: Device) -> set[int]:
-        """Processes that opened the GPU themselves; clients of MPS leave that to their server."""
+        """Processes that opened the GPU themselves. Clients of MPS use it through their server."""
         return {
             process.pid
             for process in self._state.processes()
@@ -67,8 +67,8 @@ class Ledger:
         }
 
     def hold(self, owner: int, entry: Entry) -> None:
-        """Writes an entry of `owner`, in place of its former one for this GPU."""
-        # Clients in a PID namespace the server cannot see into all have PID 0.
+        """Writes the entry of `owner` for this GPU, and replaces an earlier one."""
+        # Clients in a PID namespace that the server cannot see all have PID 0.
         who = entry.pid or f"0.{owner}"
         path = self._directory / "procs" / f"{who}-{entry.gpu}"
         fresh = path.with_name(f".{path.name}.{os.getpid()}")
@@ -93,7 +93,7 @@ class Ledger:
 
 
 def node_directory() -> Path:
-    """The node whose program runs: its wrapper says so."""
+    """The directory of the node. The wrapper script of the program sets the variable."""
     name = "GPUSLICE_SIM_NODE"
     if not os.environ.get(name):
         raise SimError(f"{name} is not set: start MPS as bin/nvidia-cuda-mps-control of a node")

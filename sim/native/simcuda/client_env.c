@@ -1,4 +1,4 @@
-#include "wishes.h"
+#include "client_env.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -24,7 +24,7 @@ double read_percentage(struct warnings *warnings)
     return value;
 }
 
-/* An integer with a binary unit; -1 if it is anything else. */
+/* An integer with a binary unit. -1 if it is not valid. */
 static int64_t parse_limit(const char *text, int branch)
 {
     char *end;
@@ -41,8 +41,8 @@ static int64_t parse_limit(const char *text, int branch)
     return *end ? -1 : (int64_t)(number << shift);
 }
 
-/* 0 if the entry was taken or skipped, -1 if it cannot be read. */
-static int take_entry(struct wishes *wishes, const struct device_list *devices, int branch,
+/* 0 if the entry was applied or skipped, -1 if it is not valid. */
+static int take_entry(struct client_env *env, const struct device_list *devices, int branch,
                       char *entry, struct warnings *warnings)
 {
     char *equals = strchr(entry, '=');
@@ -60,27 +60,27 @@ static int take_entry(struct wishes *wishes, const struct device_list *devices, 
     }
     int ordinal = find_device(devices, entry);
     if (ordinal < 0) {
-        wishes->drops_pinned = true;
+        env->drops_pinned = true;
         warn(warnings, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT names device %s, which this process "
              "cannot see: no memory limit applies, not even the server's", entry);
         return 0;
     }
-    wishes->pinned[ordinal] = limit;
+    env->pinned[ordinal] = limit;
     return 0;
 }
 
-static void forget_pinned(struct wishes *wishes)
+static void forget_pinned(struct client_env *env)
 {
-    wishes->drops_pinned = false;
+    env->drops_pinned = false;
     for (int i = 0; i < MAX_DEVICES; i++)
-        wishes->pinned[i] = NO_LIMIT;
+        env->pinned[i] = NO_LIMIT;
 }
 
-static void read_pinned(struct wishes *wishes, const struct device_list *devices, int branch,
+static void read_pinned(struct client_env *env, const struct device_list *devices, int branch,
                         struct warnings *warnings)
 {
     const char *text = getenv("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT");
-    forget_pinned(wishes);
+    forget_pinned(env);
     if (!text)
         return;
     char copy[4096], *rest = NULL;
@@ -88,13 +88,13 @@ static void read_pinned(struct wishes *wishes, const struct device_list *devices
     bool any = false;
     for (char *entry = strtok_r(copy, ", ", &rest); entry; entry = strtok_r(NULL, ", ", &rest)) {
         any = true;
-        if (take_entry(wishes, devices, branch, entry, warnings) < 0) {
+        if (take_entry(env, devices, branch, entry, warnings) < 0) {
             any = false;
             break;
         }
     }
     if (!any) {
-        forget_pinned(wishes);
+        forget_pinned(env);
         warnings->count = 0;
         warn(warnings, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=%s ignored: not a list of "
              "device=<number>M or G", text);
@@ -112,12 +112,12 @@ static int read_priority(struct warnings *warnings)
     return -1;
 }
 
-void read_wishes(struct wishes *wishes, const struct device_list *devices, int branch,
+void read_client_env(struct client_env *env, const struct device_list *devices, int branch,
                  struct warnings *warnings)
 {
     const char *per_context = getenv("CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING");
-    read_pinned(wishes, devices, branch, warnings);
-    wishes->per_context = per_context && strcmp(per_context, "1") == 0;
-    wishes->percentage = read_percentage(warnings);
-    wishes->priority = read_priority(warnings);
+    read_pinned(env, devices, branch, warnings);
+    env->per_context = per_context && strcmp(per_context, "1") == 0;
+    env->percentage = read_percentage(warnings);
+    env->priority = read_priority(warnings);
 }
