@@ -86,7 +86,7 @@ static int path_of(const struct sim_state *state, const char *name, char *path)
 }
 
 /* A missing file counts as empty. */
-static int look(const struct sim_state *state, const struct source *source, struct stat *now)
+static int stat_source(const struct sim_state *state, const struct source *source, struct stat *now)
 {
     char path[PATH_MAX];
     if (path_of(state, source->name, path) < 0)
@@ -148,7 +148,8 @@ static int reload(struct sim_state *state)
 int sim_state_refresh(struct sim_state *state)
 {
     struct stat node, overrides;
-    if (look(state, &state->node, &node) < 0 || look(state, &state->overrides, &overrides) < 0)
+    if (stat_source(state, &state->node, &node) < 0 ||
+        stat_source(state, &state->overrides, &overrides) < 0)
         return -1;
     if (node.st_ino == 0)
         return -1;

@@ -224,9 +224,9 @@ int library_enter_instance(int *held, nvml_instance handle, struct instance *ins
 
 int gpu_status(const struct sim_state *state, int gpu)
 {
-    int gone =
+    int lost =
         sim_number(state, 0, "gpu.%d.lost", gpu) || !sim_number(state, 1, "gpu.%d.present", gpu);
-    return gone ? NVML_GPU_IS_LOST : NVML_SUCCESS;
+    return lost ? NVML_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 static int is_mig_handle(nvml_device handle)

@@ -127,11 +127,11 @@ class Control:
         """Adds a client to the queue. `serve` passes it to the server when it is its turn."""
         if os.geteuid() != 0 and client.uid != os.geteuid():
             text = f"a daemon of user {os.geteuid()} serves that user only"
-            self._refuse(client, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
+            self._reject(client, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
             return
         if self.config.static_partitioning and self._partition_of(client) is None:
             text = "the daemon uses static partitions: set CUDA_MPS_SM_PARTITION to one of them"
-            self._refuse(client, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", text)
+            self._reject(client, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", text)
             return
         self._queue.append(client)
         self.serve()
@@ -261,7 +261,7 @@ class Control:
         waiting, self._queue = self._queue, deque()
         for client in waiting:
             if self._server_uid(client.uid) == server.uid:
-                self._refuse(client, error, text)
+                self._reject(client, error, text)
             else:
                 self._queue.append(client)
 
@@ -306,7 +306,7 @@ class Control:
         self._queue.extendleft(reversed(self.server.handed_over.values()))
         self.server = None
 
-    def _refuse(self, client: ClientConnection, error: str, text: str) -> None:
+    def _reject(self, client: ClientConnection, error: str, text: str) -> None:
         self._unwatch(client.connection)
         with suppress(OSError):
             client.connection.sendall(error_line(error, text))
