@@ -17,10 +17,10 @@ MakeRig = Callable[..., Rig]
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Like tmp_path, but short enough for the paths of sockets. A failing test shows its logs."""
+    """Like tmp_path, but short enough for paths of sockets. Logs are shown if the test fails."""
     path = Path(tempfile.mkdtemp(prefix="gs-", dir=SCRATCH))
     yield path
-    for log in sorted(path.glob("*.log")):  # pytest shows what is printed only if the test failed
+    for log in sorted(path.glob("*.log")):  # pytest shows output only if the test failed
         print(f"--- {log.name}\n{log.read_text(errors='replace')}")
     remove_directory(path)
 

@@ -1,4 +1,4 @@
-"""What pods receive, and what they are told when they cannot have it."""
+"""What containers get from the agent, and how requests are rejected."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_with_mps_it_also_receives_the_pipe_directory_and_its_limits(rig: Rig) -
         ]
 
 
-def test_the_index_is_the_minor_number_also_where_numbers_have_gaps(make_rig: MakeRig) -> None:
+def test_the_index_is_the_minor_number_even_if_minor_numbers_have_gaps(make_rig: MakeRig) -> None:
     rig = make_rig("mixed")
     minors = {gpu.uuid: gpu.minor for gpu in rig.node.gpus()}
     assert sorted(minors.values()) != list(range(len(minors)))
@@ -77,7 +77,7 @@ def test_an_app_stays_on_the_gpu_of_its_init_container(rig: Rig, init: int, app:
         }
 
 
-def test_several_containers_in_one_call_are_each_answered(rig: Rig) -> None:
+def test_each_container_of_one_call_gets_an_answer(rig: Rig) -> None:
     with rig.agent():
         endpoint = rig.kubelet.wait_for(RESOURCE)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
@@ -96,7 +96,7 @@ def test_several_containers_in_one_call_are_each_answered(rig: Rig) -> None:
         assert {r.envs["ALIYUN_COM_GPU_MEM_POD"] for r in reply.container_responses} == {"3"}
 
 
-def test_pods_of_all_sizes_are_packed_without_ever_spanning_gpus(make_rig: MakeRig) -> None:
+def test_pods_of_all_sizes_are_packed_and_never_span_gpus(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
     sizes = random.Random(7)
     with rig.agent():
@@ -117,7 +117,7 @@ def test_pods_of_all_sizes_are_packed_without_ever_spanning_gpus(make_rig: MakeR
         assert sum(used.values()) >= 0.9 * 4 * 32
 
 
-def test_memory_that_is_free_only_in_parts_is_refused_in_a_sentence(rig: Rig) -> None:
+def test_a_request_that_would_span_gpus_is_rejected_with_the_reason(rig: Rig) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         rig.admit(10, "one")
@@ -134,7 +134,7 @@ def test_memory_that_is_free_only_in_parts_is_refused_in_a_sentence(rig: Rig) ->
 
 
 @pytest.mark.parametrize("size", [0, -3, 1 << 30])
-def test_the_kubelet_always_gets_advice(rig: Rig, size: int) -> None:
+def test_the_kubelet_always_gets_a_preferred_allocation(rig: Rig, size: int) -> None:
     """An error here would fail the admission of the pod."""
     with rig.agent():
         endpoint = rig.kubelet.wait_for(RESOURCE)
@@ -153,7 +153,7 @@ def test_the_kubelet_always_gets_advice(rig: Rig, size: int) -> None:
         assert len(answer.deviceIDs) == (2 if size > 0 else 0)
 
 
-def test_an_absurdly_long_id_still_gets_a_sentence(rig: Rig) -> None:
+def test_a_very_long_id_is_rejected_with_a_short_reason(rig: Rig) -> None:
     with rig.agent():
         endpoint = rig.kubelet.wait_for(RESOURCE)
         request = api.AllocateRequest(
@@ -165,7 +165,7 @@ def test_an_absurdly_long_id_still_gets_a_sentence(rig: Rig) -> None:
             endpoint.call("Allocate", request, api.AllocateResponse)
 
 
-def test_unknown_ids_are_refused_and_change_nothing(rig: Rig) -> None:
+def test_unknown_ids_are_rejected_and_change_nothing(rig: Rig) -> None:
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
         request = api.AllocateRequest(
@@ -179,7 +179,7 @@ def test_unknown_ids_are_refused_and_change_nothing(rig: Rig) -> None:
         assert agent.logged(Code.UNKNOWN_DEVICE) == 1
 
 
-def test_equal_requests_get_equal_bytes_also_after_a_restart(rig: Rig) -> None:
+def test_equal_requests_get_equal_bytes_even_after_a_restart(rig: Rig) -> None:
     answers = []
     for _ in range(2):
         with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "off") as agent:

@@ -24,7 +24,7 @@ from .test_node_config import eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
-    """Descriptors and threads, once nothing changes any more."""
+    """Descriptors and threads, when their number is stable."""
     before = (agent.descriptors(), agent.threads())
     while True:
         time.sleep(0.3)
@@ -44,7 +44,7 @@ def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
             rig.kubelet.restart()
             rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 30
-        # What leaks stays, what is just being closed does not. A busy gRPC takes more threads.
+        # A leak stays; a descriptor that is being closed does not. A busy gRPC starts more threads.
         eventually(
             lambda: len(agent.descriptors()) <= len(descriptors) + 1,
             f"no more descriptors than before: {descriptors}",
@@ -56,7 +56,7 @@ def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
         ]
 
 
-def test_a_kubelet_that_comes_back_later_is_found(rig: Rig) -> None:
+def test_the_agent_registers_with_a_kubelet_that_comes_back_later(rig: Rig) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.stop()
@@ -75,7 +75,7 @@ def test_the_agent_may_start_before_the_kubelet(rig: Rig) -> None:
         rig.kubelet.wait_for(RESOURCE)
 
 
-def test_a_deleted_socket_is_made_anew_and_registered(rig: Rig) -> None:
+def test_a_deleted_socket_is_created_and_registered_again(rig: Rig) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         rig.socket.unlink()
@@ -94,7 +94,7 @@ def test_an_ended_stream_leads_to_a_new_registration(rig: Rig) -> None:
         )
 
 
-def test_a_stream_that_somebody_else_opened_and_closed_changes_nothing(rig: Rig) -> None:
+def test_a_stream_of_another_client_that_ends_changes_nothing(rig: Rig) -> None:
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
         rpc: Any = endpoint.channel.unary_stream("/v1beta1.DevicePlugin/ListAndWatch")
@@ -106,7 +106,7 @@ def test_a_stream_that_somebody_else_opened_and_closed_changes_nothing(rig: Rig)
         assert agent.logged(Code.PLUGIN_SERVER_RESTARTING) == 0
 
 
-def test_at_its_end_the_agent_ends_the_stream_in_good_order(rig: Rig) -> None:
+def test_an_agent_that_stops_ends_the_stream_without_an_error(rig: Rig) -> None:
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
         assert agent.stop() == 0
@@ -124,7 +124,7 @@ def test_a_stop_signal_removes_the_socket_and_exits_0(rig: Rig, number: signal.S
         assert "Traceback" not in agent.output()
 
 
-def test_after_kill_9_the_next_agent_takes_over_and_nothing_lingers(rig: Rig) -> None:
+def test_after_kill_9_the_next_agent_takes_over_and_no_process_remains(rig: Rig) -> None:
     with rig.agent(name="first") as first:
         rig.kubelet.wait_for(RESOURCE)
         children = children_of(first.pid)
@@ -138,7 +138,7 @@ def test_after_kill_9_the_next_agent_takes_over_and_nothing_lingers(rig: Rig) ->
 
 
 def children_of(pid: int) -> list[str]:
-    """Not every kernel lists them in one file."""
+    """Not every kernel lists the children of a process in a file."""
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -147,7 +147,7 @@ def children_of(pid: int) -> list[str]:
     return found
 
 
-def test_a_second_agent_for_the_same_resource_is_refused(rig: Rig) -> None:
+def test_a_second_agent_for_the_same_resource_exits(rig: Rig) -> None:
     with rig.agent(name="first"):
         rig.kubelet.wait_for(RESOURCE)
         with rig.agent(name="second") as second:
@@ -158,13 +158,13 @@ def test_a_second_agent_for_the_same_resource_is_refused(rig: Rig) -> None:
         assert rig.admit(1)
 
 
-def test_agents_for_different_resources_live_side_by_side(rig: Rig) -> None:
+def test_agents_for_different_resources_run_on_one_node(rig: Rig) -> None:
     with rig.agent(name="first"), rig.agent("--resource", "example.com/gpu-mem", name="second"):
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.wait_for("example.com/gpu-mem")
 
 
-def test_of_two_agents_started_at_once_one_serves(rig: Rig) -> None:
+def test_one_of_two_agents_started_at_once_serves(rig: Rig) -> None:
     with rig.agent(name="a") as a, rig.agent(name="b") as b:
         rig.kubelet.wait_for(RESOURCE)
         deadline = time.monotonic() + 20
@@ -174,7 +174,7 @@ def test_of_two_agents_started_at_once_one_serves(rig: Rig) -> None:
         assert rig.admit(1)
 
 
-def test_sigquit_shows_every_task_and_thread_and_the_agent_goes_on(rig: Rig) -> None:
+def test_sigquit_prints_every_task_and_thread_and_the_agent_continues(rig: Rig) -> None:
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.send(signal.SIGQUIT)
@@ -221,7 +221,7 @@ def test_a_broken_file_at_sighup_leaves_the_last_good_settings_in_force(
         b"sharing: {memory: {mps: {check: true}}}",
     ],
 )
-def test_nothing_in_a_file_can_end_an_agent_that_serves(
+def test_no_content_of_the_file_ends_an_agent_that_serves(
     rig: Rig, short_path: Path, broken: bytes
 ) -> None:
     config = short_path / "config.yaml"
@@ -241,7 +241,7 @@ def test_nothing_in_a_file_can_end_an_agent_that_serves(
         assert "Traceback" not in agent.output()
 
 
-def test_when_the_last_card_that_holds_a_unit_goes_the_agent_waits_for_its_return(
+def test_if_no_gpu_is_large_enough_for_a_unit_any_more_the_agent_waits_for_one(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("mixed")
@@ -258,7 +258,7 @@ def test_when_the_last_card_that_holds_a_unit_goes_the_agent_waits_for_its_retur
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 2, "recovery")
 
 
-def test_a_stop_signal_overtakes_any_number_of_reloads(rig: Rig) -> None:
+def test_a_stop_signal_does_not_wait_for_pending_reloads(rig: Rig) -> None:
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         for _ in range(60):
@@ -289,7 +289,7 @@ def test_mps_settings_that_change_at_sighup_reach_the_next_container(
         assert "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE" not in envs
 
 
-def test_another_resource_name_at_sighup_is_registered_and_the_old_one_ends(
+def test_another_resource_name_at_sighup_is_registered_and_the_old_one_is_withdrawn(
     rig: Rig, short_path: Path
 ) -> None:
     config = short_path / "config.yaml"
@@ -299,11 +299,13 @@ def test_another_resource_name_at_sighup_is_registered_and_the_old_one_ends(
         config.write_text("sharing: {memory: {resource: example.com/gpu-mem}}")
         agent.send(signal.SIGHUP)
         rig.kubelet.wait_for("example.com/gpu-mem")
-        rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "the old to end")
+        rig.kubelet.wait_until(
+            lambda: rig.kubelet.allocatable(RESOURCE) == 0, "the end of the old resource"
+        )
         assert not rig.socket.exists()
 
 
-def test_sighup_finds_a_gpu_that_was_plugged_in(rig: Rig) -> None:
+def test_sighup_finds_a_gpu_that_was_added(rig: Rig) -> None:
     gone = rig.node.gpus()[1].uuid
     rig.node.faults.unplug(gone)
     with rig.agent() as agent:
@@ -315,7 +317,9 @@ def test_sighup_finds_a_gpu_that_was_plugged_in(rig: Rig) -> None:
         assert rig.kubelet.registrations == 1
 
 
-def test_a_driver_that_fails_at_sighup_makes_all_unhealthy_until_it_is_back(rig: Rig) -> None:
+def test_a_driver_that_fails_at_sighup_makes_all_devices_unhealthy_until_it_works_again(
+    rig: Rig,
+) -> None:
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
@@ -336,7 +340,7 @@ def test_without_a_driver_the_agent_exits_with_a_reason(rig: Rig) -> None:
         assert "Traceback" not in agent.output()
 
 
-def test_without_a_driver_it_waits_if_told_so_and_can_be_stopped(rig: Rig) -> None:
+def test_without_a_driver_it_waits_if_the_settings_say_so_and_can_be_stopped(rig: Rig) -> None:
     with rig.agent("--no-fail-on-init-error", env=without_driver(rig.node)) as agent:
         agent.wait_for_code(Code.WAITING_FOR_GPUS)
         assert agent.stop() == 0
@@ -351,7 +355,9 @@ def test_a_driver_that_comes_up_later_is_found(rig: Rig) -> None:
         rig.kubelet.wait_for(RESOURCE)
 
 
-def test_settings_that_change_while_waiting_for_gpus_are_heard(rig: Rig, short_path: Path) -> None:
+def test_settings_that_change_while_the_agent_waits_for_gpus_are_applied(
+    rig: Rig, short_path: Path
+) -> None:
     config = short_path / "config.yaml"
     config.write_text("flags: {failOnInitError: false}")
     rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
@@ -364,7 +370,9 @@ def test_settings_that_change_while_waiting_for_gpus_are_heard(rig: Rig, short_p
         assert rig.kubelet.capacity(RESOURCE) == 60
 
 
-def test_a_node_without_gpus_is_told_apart_from_one_without_a_driver(rig: Rig) -> None:
+def test_the_error_of_a_node_without_gpus_differs_from_that_of_a_node_without_a_driver(
+    rig: Rig,
+) -> None:
     for gpu in rig.node.gpus():
         rig.node.faults.unplug(gpu.uuid)
     with rig.agent() as agent:
@@ -380,7 +388,7 @@ def test_a_node_without_gpus_is_told_apart_from_one_without_a_driver(rig: Rig) -
         ("--config-file", "/nowhere.yaml", "config-file: '/nowhere.yaml' is not valid"),
     ],
 )
-def test_a_wrong_flag_ends_the_agent_before_it_touches_anything(
+def test_an_invalid_flag_ends_the_agent_with_a_message(
     rig: Rig, flag: str, value: str, because: str
 ) -> None:
     with rig.agent(flag, value) as agent:
@@ -389,7 +397,7 @@ def test_a_wrong_flag_ends_the_agent_before_it_touches_anything(
         assert "Traceback" not in agent.output()
 
 
-def test_a_socket_directory_with_too_long_a_name_is_refused(make_rig: MakeRig) -> None:
+def test_a_socket_directory_with_too_long_a_name_is_rejected(make_rig: MakeRig) -> None:
     rig = make_rig()
     deep = rig.directory / ("x" * 90) / "kubelet.sock"
     with rig.agent("--kubelet-socket", str(deep)) as agent:
@@ -397,7 +405,7 @@ def test_a_socket_directory_with_too_long_a_name_is_refused(make_rig: MakeRig) -
         assert "bytes, and 107 is the maximum" in agent.output()
 
 
-def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> None:
+def test_a_socket_that_cannot_be_created_ends_the_agent_with_a_reason(rig: Rig) -> None:
     rig.socket.mkdir()
     with rig.agent() as agent:
         assert agent.wait() == 1
@@ -405,15 +413,15 @@ def test_a_socket_that_cannot_be_made_ends_the_agent_with_a_reason(rig: Rig) -> 
         assert "Traceback" not in agent.output()
 
 
-def test_a_directory_that_vanishes_while_the_agent_begins_is_waited_for(rig: Rig) -> None:
-    # A socket that accepts and never answers: the agent spends two seconds on finding out.
+def test_a_directory_that_is_removed_during_the_start_is_waited_for(rig: Rig) -> None:
+    # A socket that accepts and never answers: the agent waits two seconds for an answer.
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(rig.socket))
         silent.listen()
         silent.settimeout(90)
         with rig.agent("--no-health-checks") as agent:
             connection, _ = silent.accept()
-            agent.send(signal.SIGSTOP)  # however long it takes to remove the directory
+            agent.send(signal.SIGSTOP)  # removing the directory takes an unknown time
             rig.kubelet.stop()
             remove_directory(rig.kubelet.directory)
             agent.send(signal.SIGCONT)
@@ -423,17 +431,17 @@ def test_a_directory_that_vanishes_while_the_agent_begins_is_waited_for(rig: Rig
             rig.kubelet.wait_for(RESOURCE)
 
 
-def test_a_simulated_reboot_finds_the_agent_ready(rig: Rig) -> None:
-    """All of the directory is gone, as a tmpfs would be, and comes back with the kubelet."""
+def test_the_agent_registers_after_a_simulated_reboot(rig: Rig) -> None:
+    """The whole directory is removed, like a tmpfs, and the kubelet creates it again."""
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.stop()
-        remove_directory(rig.kubelet.directory)  # where the agent may just make its socket anew
+        remove_directory(rig.kubelet.directory)  # the agent may be creating its socket there
         rig.kubelet.start()
         rig.kubelet.wait_for(RESOURCE)
 
 
-def test_a_wish_to_reload_does_not_kill_an_agent_that_is_just_starting(rig: Rig) -> None:
+def test_sighup_does_not_end_an_agent_that_is_starting(rig: Rig) -> None:
     with rig.agent() as agent:
         handled = f"/proc/{agent.pid}/status"
         eventually(lambda: _ignores_or_catches(handled, signal.SIGHUP), "SIGHUP is no longer fatal")

@@ -1,4 +1,4 @@
-"""gpushare's own command line, on a node where only the image was changed."""
+"""The command line of gpushare, on a node where only the image was changed."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_a_node_without_gpus_is_waited_for(rig: Rig) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "says"),
+    ("args", "code", "expected"),
     [
         (["--help"], 0, "--mps-pipe VALUE"),
         (["--mem-unit=GiB"], 2, "flag provided but not defined: -mem-unit"),
         (["--mps-pipe=relative"], 1, "use an absolute path"),
     ],
 )
-def test_the_command_line_answers_as_gos_would(args: list[str], code: int, says: str) -> None:
+def test_the_command_line_behaves_like_gos(args: list[str], code: int, expected: str) -> None:
     done = subprocess.run(
         [BIN / "gpushare-device-plugin-v2", *args],
         capture_output=True,
@@ -84,4 +84,4 @@ def test_the_command_line_answers_as_gos_would(args: list[str], code: int, says:
         timeout=90,
     )
     assert done.returncode == code
-    assert says in done.stdout + done.stderr
+    assert expected in done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""`mps-control-daemon` beside the agent: every resource that is shared by MPS has its daemon."""
+"""`mps-control-daemon` and the agent: each resource that is shared by MPS has its daemon."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ MIB = 1 << 20
 SHARED = "nvidia.com/gpu.shared"
 DEFAULT, EXCLUSIVE_PROCESS = 0, 3
 PATIENCE = 40.0
-# Stands for the program that a script takes the place of.
+# In a script: the program that the script replaces.
 REAL = "REAL_PROGRAM"
 
 pytestmark = needs_root
@@ -40,13 +40,13 @@ def quarters(*, name: str = "gpu", more: str = "") -> str:
 
 
 def one_replica_each(replicas: int) -> str:
-    """The default of MPS: nobody gets two."""
+    """The default of MPS: a container gets one replica."""
     return f"sharing: {{mps: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
 
 
 @pytest.fixture(autouse=True)
 def no_daemon_stays(short_path: Path) -> Iterator[None]:
-    """They are nobody's children, and would outlive a test that failed."""
+    """Daemons have no parent here, and would outlive a test that failed."""
     yield
     for pid in running(short_path / "m").values():
         os.kill(pid, signal.SIGKILL)
@@ -56,7 +56,7 @@ def no_daemon_stays(short_path: Path) -> Iterator[None]:
 def served(
     rig: Rig, text: str, *args: str, env: Mapping[str, str] | None = None, name: str = "mps"
 ) -> Iterator[BackgroundProcess]:
-    """Our program, with the host's MPS root at /mps as its pod has it."""
+    """Runs our program with the host's MPS root at /mps, like its pod."""
     argv = [str(BIN / "mps-control-daemon"), rig.config(text), *args]
     with rig.run(argv, name=name, env=env, places={"/mps": rig.mps_root}) as program:
         try:
@@ -67,7 +67,7 @@ def served(
 
 
 @contextmanager
-def offered(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
+def advertised(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
     flags = (f"--mps-root={rig.mps_root}", f"--config-file={rig.directory / 'config.yaml'}")
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         for resource in resources:
@@ -88,7 +88,7 @@ def wait_until_ready(rig: Rig) -> None:
 
 
 def daemons(rig: Rig) -> dict[str, int]:
-    """Resource -> process of its daemon, as far as it runs."""
+    """Resource -> process id of its daemon, if it runs."""
     return running(rig.mps_root)
 
 
@@ -108,7 +108,7 @@ def gpus_of(pid: int) -> list[str]:
 
 
 def children(pid: int) -> dict[int, str]:
-    """Process -> its name; one that nobody has reaped is among them."""
+    """Process id -> name, including zombies."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
@@ -131,7 +131,7 @@ def admitted(rig: Rig, resource: str, count: int, name: str) -> tuple[Pod, str]:
 
 
 def replaced(program: Path, script: str) -> Path:
-    """A script in its place, and where the program is meanwhile."""
+    """Replaces the program by a script. Returns the new path of the program."""
     real = program.with_name(f"{program.name}.real")
     program.rename(real)
     put_in_place(program, f"#!/bin/sh\n{script.replace(REAL, str(real))}\n")
@@ -146,7 +146,7 @@ def put_in_place(program: Path, text: str) -> None:
 
 
 def bare(rig: Rig, gpu: int = 0, *args: str) -> Outcome:
-    """A CUDA program that has taken its limits off."""
+    """A CUDA program that has removed its limits."""
     env = {
         "CUDA_MPS_PIPE_DIRECTORY": str(rig.mps_root / GPU / "pipe"),
         "CUDA_VISIBLE_DEVICES": rig.node.gpus()[gpu].uuid,
@@ -159,7 +159,7 @@ def has_limit(rig: Rig, limit_bytes: int) -> bool:
 
 
 def client(rig: Rig, user: int | None = None) -> HeldClient:
-    """A CUDA program on the node that has its context until it is stopped."""
+    """A CUDA program on the node that keeps its context until it is stopped."""
     env = {"CUDA_MPS_PIPE_DIRECTORY": str(rig.mps_root / GPU / "pipe")}
     return HeldClient(rig.node.bin / "simcuda", env=env, user=user)
 
@@ -168,11 +168,9 @@ def client(rig: Rig, user: int | None = None) -> HeldClient:
 
 
 @pytest.mark.parametrize("driver", [535, 570], ids=["ordinal-keys", "uuid-keys"])
-def test_merged_replicas_are_one_share_that_is_as_much_larger(
-    make_rig: MakeRig, driver: int
-) -> None:
+def test_merged_replicas_are_one_larger_share(make_rig: MakeRig, driver: int) -> None:
     rig = make_rig("t4x2", driver=driver)
-    with served(rig, quarters()), offered(rig, GPU):
+    with served(rig, quarters()), advertised(rig, GPU):
         for count, memory_mib, sms in ((1, 3840, 10), (2, 7680, 20), (4, 15360, 40)):
             for gpu in rig.node.gpus():
                 answer = rig.allocate(GPU, *(f"{gpu.uuid}::{n}" for n in range(count)))
@@ -182,19 +180,19 @@ def test_merged_replicas_are_one_share_that_is_as_much_larger(
                 assert (device["uuid"], device["limit_bytes"]) == (gpu.uuid, memory_mib * MIB)
                 assert device["sms"] == sms
                 assert filled["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
-                if count < 4:  # of a whole card, the server has taken a little
+                if count < 4:  # the server uses some memory of a whole GPU
                     assert filled["total_bytes"] == memory_mib * MIB
 
 
-def test_every_user_is_served_at_once(rig: Rig) -> None:
-    with served(rig, quarters()), offered(rig, GPU):
+def test_clients_of_several_users_are_served_at_once(rig: Rig) -> None:
+    with served(rig, quarters()), advertised(rig, GPU):
         rig.directory.chmod(0o755)
         with client(rig, user=1000) as one, client(rig, user=2000) as other:
             assert one.ready()["mps"]
             assert other.ready()["mps"]
 
 
-def test_names_of_their_own_have_daemons_of_their_own(make_rig: MakeRig) -> None:
+def test_each_resource_has_its_own_daemon(make_rig: MakeRig) -> None:
     rig = make_rig("mixed")
     models = {gpu.name: gpu.uuid for gpu in rig.node.gpus()}
     one, other = list(models)[:2]
@@ -210,7 +208,7 @@ sharing:
       - {{name: gpu, devices: ["{models[other]}"], replicas: 2, rename: gpu.mine}}
 """
     limited, mine = "nvidia.com/one.limited", "nvidia.com/gpu.mine"
-    with served(rig, text), offered(rig, limited, mine):
+    with served(rig, text), advertised(rig, limited, mine):
         running = daemons(rig)
         assert sorted(running) == sorted([limited, mine])
         assert gpus_of(running[mine]) == [models[other]]
@@ -221,14 +219,14 @@ sharing:
             assert device["limit_bytes"] == whole // share * MIB
 
 
-def test_gpus_that_stay_whole_are_left_alone(rig: Rig) -> None:
+def test_gpus_that_are_not_shared_are_not_changed(rig: Rig) -> None:
     with served(rig, quarters(more=", devices: [0]")):
         wait_until_ready(rig)
         assert gpus_of(daemons(rig)[GPU]) == [rig.node.gpus()[0].uuid]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS, DEFAULT]
 
 
-def test_without_the_program_the_agent_says_which_one_is_missing_and_where(rig: Rig) -> None:
+def test_without_the_program_the_agent_names_it_and_the_pipe_directory(rig: Rig) -> None:
     flags = (f"--mps-root={rig.mps_root}", rig.config(quarters()))
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         rig.kubelet.wait_for(GPU)
@@ -237,10 +235,12 @@ def test_without_the_program_the_agent_says_which_one_is_missing_and_where(rig: 
         assert f"<mps-root>/{GPU}/pipe on the host" in line
 
 
-# Its files and its environment, which charts and other programs rely on
+# Files and environment that charts and other programs rely on
 
 
-def test_the_files_have_the_names_and_the_life_that_others_expect(rig: Rig) -> None:
+def test_files_have_the_names_that_other_programs_expect_and_are_removed_at_the_end(
+    rig: Rig,
+) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         place = rig.mps_root / GPU
@@ -264,16 +264,18 @@ def test_the_files_have_the_names_and_the_life_that_others_expect(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("driver", [535, 570])
-def test_who_takes_its_limits_off_is_held_to_one_replica(make_rig: MakeRig, driver: int) -> None:
+def test_a_client_that_removes_its_limits_is_limited_to_one_replica(
+    make_rig: MakeRig, driver: int
+) -> None:
     rig = make_rig("mixed", driver=driver)
     text = one_replica_each(4).replace("resources", "reserve: 1Gi, resources", 1)
-    with served(rig, text), offered(rig, GPU):
+    with served(rig, text), advertised(rig, GPU):
         visible = gpus_of(daemons(rig)[GPU])
         assert len({rig.node.gpu(uuid).memory_total_bytes for uuid in visible}) > 1
         for index, gpu in enumerate(rig.node.gpus()):
             if gpu.uuid not in visible:
                 continue
-            # What a container with its own limits has, and not a byte or SM more.
+            # Exactly what a container with its own limits has.
             answer = rig.allocate(GPU, f"{gpu.uuid}::0")
             [limited] = rig.contained(answer, "info")["devices"]
             device = bare(rig, index).device
@@ -288,7 +290,7 @@ def test_who_takes_its_limits_off_is_held_to_one_replica(make_rig: MakeRig, driv
         assert bare(rig).device["limit_bytes"] is not None
 
 
-def test_a_daemon_that_stays_follows_the_size_of_a_replica(rig: Rig) -> None:
+def test_the_defaults_of_a_running_daemon_follow_the_size_of_a_replica(rig: Rig) -> None:
     with served(rig, one_replica_each(4)):
         wait_until_ready(rig)
         before = daemons(rig)
@@ -307,7 +309,7 @@ def test_a_daemon_that_stays_follows_the_size_of_a_replica(rig: Rig) -> None:
         assert daemons(rig) == before
 
 
-def test_where_replicas_are_merged_the_daemon_sets_no_limit_of_its_own(rig: Rig) -> None:
+def test_if_replicas_can_be_merged_the_daemon_has_no_default_limits(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         assert program.stop(PATIENCE) == 0
@@ -316,7 +318,7 @@ def test_where_replicas_are_merged_the_daemon_sets_no_limit_of_its_own(rig: Rig)
     assert commands == {"get_default_active_thread_percentage", "quit"}
 
 
-def test_shared_memory_is_mounted_once_and_never_taken_from_its_users(rig: Rig) -> None:
+def test_shared_memory_is_mounted_once_and_stays_mounted(rig: Rig) -> None:
     command = f"{BIN / 'mps-control-daemon'} mount-shm"
     script = f"""
         {command} && touch /mps/shm/in-use && {command} && ls /mps/shm &&
@@ -337,10 +339,10 @@ def test_shared_memory_is_mounted_once_and_never_taken_from_its_users(rig: Rig) 
     assert "already mounted" in done.stderr
 
 
-# What goes wrong
+# Failures
 
 
-def test_a_daemon_that_dies_comes_back_and_the_others_notice_nothing(make_rig: MakeRig) -> None:
+def test_a_daemon_that_dies_is_restarted_and_the_others_continue(make_rig: MakeRig) -> None:
     rig = make_rig("t4x2")
     text = """
 sharing:
@@ -350,7 +352,7 @@ sharing:
       - {name: gpu, devices: [1], replicas: 2, rename: two}
 """
     one, two = "nvidia.com/one", "nvidia.com/two"
-    with served(rig, text) as program, offered(rig, one, two):
+    with served(rig, text) as program, advertised(rig, one, two):
         before = daemons(rig)
         os.kill(before[one], signal.SIGKILL)
         wait_until_gone(before[one])
@@ -362,7 +364,7 @@ sharing:
 
 
 @pytest.mark.parametrize("how", ["exit 127", "kill -9 $$"], ids=["libraries", "memory"])
-def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: str) -> None:
+def test_a_probe_that_cannot_run_stops_no_daemon(rig: Rig, how: str) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -371,7 +373,7 @@ def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: st
             control = rig.node.bin / "nvidia-cuda-mps-control"
             real = replaced(control, how)
             program.wait_for_code(Code.MPS_UNAVAILABLE, "cannot probe")
-            time.sleep(15)  # five more questions
+            time.sleep(15)  # five more probes
             real.rename(control)
             assert daemons(rig) == before
             assert is_running(held.pid)
@@ -380,7 +382,7 @@ def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: st
             assert program.stop(PATIENCE) == 0
 
 
-def test_a_daemon_that_refuses_a_question_lives_and_is_asked_again(rig: Rig) -> None:
+def test_a_daemon_whose_probe_fails_once_continues_to_run(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -389,12 +391,12 @@ def test_a_daemon_that_refuses_a_question_lives_and_is_asked_again(rig: Rig) -> 
         program.wait_for_code(Code.MPS_UNAVAILABLE, "does not answer")
         real.rename(control)
         wait_until_ready(rig)
-        time.sleep(6)  # longer than the patience with one that is to end
+        time.sleep(6)  # longer than a daemon may take to exit
         assert daemons(rig) == before
         assert program.logged(Code.MPS_EXITED) == 0
 
 
-def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) -> None:
+def test_a_control_program_that_is_missing_for_a_while_stops_no_daemon(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -406,9 +408,9 @@ def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) ->
         assert daemons(rig) == before
 
 
-def test_a_daemon_that_is_slow_to_answer_at_first_is_still_ours(rig: Rig) -> None:
+def test_a_daemon_that_answers_late_after_its_start_is_still_ours(rig: Rig) -> None:
     waits = rig.directory / "waits"
-    # Once, and longer than a question may take.
+    # Once, and longer than a probe may take.
     script = f"""
 [ "$1" = -d ] && {{ : > {waits}; exec {REAL} "$@"; }}
 [ -e {waits} ] && {{ rm {waits}; sleep 8; }}
@@ -425,12 +427,12 @@ exec {REAL} "$@"
         assert compute_modes(rig) == [DEFAULT] * 2
 
 
-def test_a_daemon_that_cannot_start_leaves_no_mark(rig: Rig) -> None:
+def test_a_daemon_that_cannot_start_leaves_no_marker(rig: Rig) -> None:
     control = rig.node.bin / "nvidia-cuda-mps-control"
     real = replaced(control, f'[ "$1" = -d ] && exit 3; exec {REAL} "$@"')
     with served(rig, quarters()) as program:
         program.wait_for_code(Code.MPS_UNAVAILABLE, "-d -multiuser-server` failed")
-        eventually(lambda: not (rig.mps_root / GPU / ".started").exists(), "no mark")
+        eventually(lambda: not (rig.mps_root / GPU / ".started").exists(), "no marker")
         real.rename(control)
         wait_until_ready(rig)
         assert (rig.mps_root / GPU / ".started").exists()
@@ -450,40 +452,40 @@ def test_a_daemon_that_quits_leaves_no_zombie_to_the_first_process_of_a_containe
         assert "nvidia-cuda-mps" not in children(program).values()
 
 
-def test_who_is_told_to_end_while_it_ends_a_daemon_leaves_nothing_behind(rig: Rig) -> None:
+def test_sigterm_while_a_daemon_is_stopped_leaves_nothing_behind(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         os.kill(daemons(rig)[GPU], signal.SIGSTOP)
         rig.config("version: v1")
-        eventually(lambda: not (rig.mps_root / ".ready").exists(), "the end's begin")
+        eventually(lambda: not (rig.mps_root / ".ready").exists(), "the stop to begin")
         assert program.stop(PATIENCE) == 0
         assert daemons(rig) == {}
         assert compute_modes(rig) == [DEFAULT] * 2
         assert "Traceback" not in program.output()
 
 
-def test_a_mark_that_cannot_be_removed_keeps_nothing_from_its_end(rig: Rig) -> None:
+def test_a_marker_that_cannot_be_removed_does_not_prevent_the_stop(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
-        mark = rig.mps_root / GPU / ".started"
-        mark.unlink()
-        mark.mkdir()
+        marker = rig.mps_root / GPU / ".started"
+        marker.unlink()
+        marker.mkdir()
         assert program.stop(PATIENCE) == 0
         assert program.logged(Code.MARKER_NOT_WRITTEN, f"file=/mps/{GPU}/.started") == 1
         assert compute_modes(rig) == [DEFAULT] * 2
 
 
-def test_who_is_interrupted_while_a_mode_is_set_undoes_it(rig: Rig) -> None:
+def test_sigterm_while_a_compute_mode_is_set_restores_it(rig: Rig) -> None:
     script = f'{REAL} "$@"; case "$*" in *EXCLUSIVE*) sleep 50;; esac'
     replaced(rig.node.bin / "nvidia-smi", script)
     with served(rig, quarters()) as program:
-        # Both at once, though neither command ends.
+        # Both at once, although neither command ends.
         eventually(lambda: compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2, "exclusive")
         assert program.stop(PATIENCE) == 0
         assert compute_modes(rig) == [DEFAULT] * 2
 
 
-def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
+def test_a_broken_nvidia_smi_is_named_and_retried(rig: Rig) -> None:
     smi = rig.node.bin / "nvidia-smi"
     good = smi.read_text()
     smi.write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
@@ -498,7 +500,7 @@ def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
         assert GPU in daemons(rig)
 
 
-def test_who_never_came_up_ends_well(rig: Rig) -> None:
+def test_a_program_that_never_became_ready_stops_without_an_error(rig: Rig) -> None:
     (rig.node.bin / "nvidia-smi").write_text("#!/bin/sh\nexit 4\n")
     with served(rig, quarters()) as program:
         program.wait_for_code(Code.MPS_UNAVAILABLE)
@@ -506,7 +508,7 @@ def test_who_never_came_up_ends_well(rig: Rig) -> None:
         assert "Traceback" not in program.output()
 
 
-def test_a_daemon_that_is_slow_is_waited_for(rig: Rig) -> None:
+def test_a_daemon_that_does_not_answer_for_a_while_is_not_restarted(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -518,7 +520,7 @@ def test_a_daemon_that_is_slow_is_waited_for(rig: Rig) -> None:
         assert daemons(rig) == before
 
 
-def test_nobody_is_told_to_begin_while_a_daemon_that_hangs_is_ended(rig: Rig) -> None:
+def test_the_ready_file_is_removed_before_a_daemon_that_hangs_is_stopped(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         os.kill(daemons(rig)[GPU], signal.SIGSTOP)
@@ -530,7 +532,7 @@ def test_nobody_is_told_to_begin_while_a_daemon_that_hangs_is_ended(rig: Rig) ->
         assert compute_modes(rig) == [DEFAULT] * 2
 
 
-def test_a_driver_without_mps_is_named(rig: Rig) -> None:
+def test_a_missing_control_program_is_named(rig: Rig) -> None:
     (rig.node.bin / "nvidia-cuda-mps-control").unlink()
     with served(rig, quarters()) as program:
         [line] = program.wait_for_code(
@@ -539,7 +541,7 @@ def test_a_driver_without_mps_is_named(rig: Rig) -> None:
         assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in line
 
 
-def test_a_gpu_that_is_lost_does_not_cost_the_others_their_clients(rig: Rig) -> None:
+def test_a_lost_gpu_does_not_stop_the_daemon_of_the_others(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -568,7 +570,7 @@ def test_a_gpu_that_returns_is_exclusive_again(rig: Rig) -> None:
 # Settings
 
 
-def test_only_daemons_whose_gpus_change_are_started_again(make_rig: MakeRig) -> None:
+def test_only_daemons_whose_gpus_change_are_restarted(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
 
     def text(replicas: int, devices: str) -> str:
@@ -609,7 +611,7 @@ sharing:
     ],
     ids=["wrong", "wrong-for-this-node"],
 )
-def test_settings_that_are_wrong_leave_what_runs(rig: Rig, text: str, because: str) -> None:
+def test_invalid_settings_leave_the_daemons_running(rig: Rig, text: str, because: str) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -618,12 +620,12 @@ def test_settings_that_are_wrong_leave_what_runs(rig: Rig, text: str, because: s
         assert because in line
         assert daemons(rig) == before
         assert program.logged(Code.SETTINGS_APPLIED) == 1
-        # The last good ones go on to follow the hardware.
+        # The last good settings continue to follow the hardware.
         new = rig.node.faults.add_gpu("t4").uuid
         eventually(
             lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
         )
-        time.sleep(11)  # one more look
+        time.sleep(11)  # one more scan
         assert program.logged(Code.HARDWARE_CHANGED) == 1
         assert program.logged(Code.CONFIGURATION_INVALID) == 1
         assert program.logged(Code.SETTINGS_APPLIED) == 1
@@ -640,11 +642,11 @@ def test_a_node_that_shares_nothing_by_mps_waits_until_it_does(rig: Rig) -> None
         eventually(lambda: GPU in daemons(rig), "a daemon")
         rig.config("version: v1")
         eventually(lambda: not daemons(rig), "no daemon")
-        eventually(lambda: compute_modes(rig) == [DEFAULT] * 2, "GPUs for everybody")
+        eventually(lambda: compute_modes(rig) == [DEFAULT] * 2, "default compute modes")
         assert program.stop(PATIENCE) == 0
 
 
-def test_the_configuration_is_chosen_as_the_agent_chooses_it(rig: Rig) -> None:
+def test_the_configuration_is_selected_like_that_of_the_agent(rig: Rig) -> None:
     configs = rig.directory / "configs"
     configs.mkdir()
     (configs / "default").write_text(quarters(more=", rename: gpu.shared"))
@@ -655,11 +657,11 @@ def test_the_configuration_is_chosen_as_the_agent_chooses_it(rig: Rig) -> None:
         program.wait_for_code(Code.MPS_STARTED)
         assert list(daemons(rig)) == [SHARED]
         (configs / "default").write_text(quarters())
-        eventually(lambda: list(daemons(rig)) == [GPU], "what was edited")
+        eventually(lambda: list(daemons(rig)) == [GPU], "the edited name")
         assert program.stop(PATIENCE) == 0
 
 
-def test_wrong_settings_at_the_start_are_said_in_one_sentence(rig: Rig) -> None:
+def test_invalid_settings_at_the_start_are_an_error_without_a_traceback(rig: Rig) -> None:
     with served(rig, "sharing: {mps: {resources: []}}") as program:
         assert program.wait(PATIENCE) == 1
         assert "Traceback" not in program.output()
@@ -673,10 +675,10 @@ def test_an_error_names_the_key_and_the_file(rig: Rig) -> None:
         assert "config.yaml" in program.output()
 
 
-# Daemons that are there already
+# Daemons that run already
 
 
-def test_after_a_crash_the_daemon_is_taken_over_with_its_clients(rig: Rig) -> None:
+def test_after_a_crash_the_daemon_is_adopted_with_its_clients(rig: Rig) -> None:
     with served(rig, quarters(), name="first") as first:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -694,14 +696,15 @@ def test_after_a_crash_the_daemon_is_taken_over_with_its_clients(rig: Rig) -> No
                 assert compute_modes(rig) == [DEFAULT] * 2
 
 
-def test_what_is_taken_over_is_put_in_order(rig: Rig) -> None:
+def test_an_adopted_daemon_is_updated(rig: Rig) -> None:
     with served(rig, one_replica_each(4), name="first") as first:
         wait_until_ready(rig)
         before = daemons(rig)
         first.kill()
         rig.node.set({"gpu.0.compute_mode": DEFAULT})
-        mark = rig.mps_root / GPU / ".started"
-        mark.write_text("\n".join(reversed(mark.read_text().split())))  # as other settings had it
+        marker = rig.mps_root / GPU / ".started"
+        # In the order of other settings.
+        marker.write_text("\n".join(reversed(marker.read_text().split())))
         with served(rig, one_replica_each(2), name="second") as second:
             second.wait_for_code(Code.MPS_ADOPTED)
             assert daemons(rig) == before
@@ -709,7 +712,7 @@ def test_what_is_taken_over_is_put_in_order(rig: Rig) -> None:
             assert bare(rig).device["limit_bytes"] == 7680 * MIB
 
 
-def test_a_gpu_that_is_lost_meanwhile_is_no_reason_to_end_a_daemon(rig: Rig) -> None:
+def test_a_daemon_is_adopted_even_if_one_of_its_gpus_is_lost(rig: Rig) -> None:
     with served(rig, quarters(), name="first") as first:
         wait_until_ready(rig)
         before = daemons(rig)
@@ -732,7 +735,7 @@ def test_a_daemon_for_other_gpus_is_replaced(rig: Rig) -> None:
             assert gpus_of(daemons(rig)[GPU]) == [gpu.uuid for gpu in rig.node.gpus()]
 
 
-def test_a_daemon_of_the_host_is_used_and_outlives_us(rig: Rig) -> None:
+def test_a_daemon_of_the_host_is_used_and_not_stopped(rig: Rig) -> None:
     daemon: MpsDaemon = rig.mps_daemon(GPU)
     with daemon:
         daemon.command("set_default_active_thread_percentage 25")

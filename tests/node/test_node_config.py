@@ -1,4 +1,4 @@
-"""The configuration of a node, followed by the real agent: files, ConfigMap, label, probes."""
+"""The agent follows the configuration of its node: file, ConfigMap, label, probes."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def get(address: str, path: str) -> tuple[int, str]:
 def eventually(holds: Callable[[], bool], what: str, seconds: float = 90) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < deadline, f"it did not come to pass: {what}"
+        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
         time.sleep(0.05)
 
 
 def wait_for_only(rig: Rig, resource: str) -> None:
-    """The resource is on offer, and no other is."""
+    """Until this resource has healthy devices and no other has."""
     rig.kubelet.wait_for(resource)
     rig.kubelet.wait_until(
         lambda: (
@@ -92,7 +92,7 @@ def test_an_edit_of_the_file_is_followed_without_a_signal(rig: Rig) -> None:
         wait_for_only(rig, "example.com/b")
 
 
-def test_the_label_chooses_and_moves_and_edits_are_followed(
+def test_changes_of_the_label_and_of_the_file_are_followed(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -104,7 +104,7 @@ def test_the_label_chooses_and_moves_and_edits_are_followed(
         wait_for_only(rig, "example.com/edited")
 
 
-def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
+def test_a_label_that_names_no_configuration_changes_nothing_and_causes_an_event(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -124,7 +124,7 @@ def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
         wait_for_only(rig, "example.com/b")
 
 
-def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
+def test_an_agent_starts_with_its_default_while_the_api_server_is_down(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "b")
@@ -137,7 +137,7 @@ def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
         rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b")
 
 
-def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(
+def test_an_agent_that_cannot_select_a_configuration_exits_and_lists_them(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, None)
@@ -146,7 +146,7 @@ def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(
         assert "choose one of a, b" in agent.output()
 
 
-def test_probes_and_metrics_tell_of_a_wrong_configuration_and_of_its_cure(rig: Rig) -> None:
+def test_probes_and_metrics_show_an_invalid_configuration_until_it_is_corrected(rig: Rig) -> None:
     file = rig.directory / "config.yaml"
     file.write_text(memory(RESOURCE))
     address = free_address()
@@ -165,12 +165,12 @@ def test_probes_and_metrics_tell_of_a_wrong_configuration_and_of_its_cure(rig: R
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready again")
 
 
-def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
+def test_metrics_count_devices_and_allocations(rig: Rig) -> None:
     address = free_address()
     with rig.agent(f"--metrics-address={address}"):
         rig.kubelet.wait_for(RESOURCE)
         rig.admit(4)
-        # The kubelet may ask before its answer to the registration has arrived.
+        # The kubelet may call before its answer to the registration has arrived.
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
         metrics = get(address, "/metrics")[1]
         for line in (
@@ -188,7 +188,7 @@ def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
             )
 
 
-def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None:
+def test_an_address_in_use_ends_the_agent_with_the_name_of_the_option(rig: Rig) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -198,7 +198,7 @@ def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None
             assert "metrics-address" in agent.output()
 
 
-def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_library() -> None:
+def test_the_api_client_and_the_metrics_library_are_loaded_only_if_they_are_used() -> None:
     program = (
         "import sys, gpuslice.programs.agent.daemon\n"
         "print([n for n in ('lightkube', 'httpx2', 'prometheus_client') if n in sys.modules])"
@@ -207,7 +207,7 @@ def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_lib
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anything(
+def test_a_named_pipe_instead_of_the_file_does_not_block_the_agent(
     rig: Rig,
 ) -> None:
     file = rig.directory / "config.yaml"
@@ -229,7 +229,7 @@ def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anyt
         assert agent.stop() == 0
 
 
-def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: Rig) -> None:
+def test_a_configuration_that_can_be_read_only_once_is_rejected_at_the_start(rig: Rig) -> None:
     receiver, sender = os.pipe()
     with os.fdopen(receiver), os.fdopen(sender, "w") as writing:
         writing.write(memory("example.com/a"))
@@ -243,7 +243,7 @@ def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: R
     assert rig.kubelet.registrations == 0
 
 
-def test_the_null_device_is_the_empty_configuration_at_a_reload_too(rig: Rig) -> None:
+def test_the_null_device_is_the_empty_configuration_at_a_reload(rig: Rig) -> None:
     with rig.agent("--config-file=/dev/null") as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.send(signal.SIGHUP)

@@ -30,7 +30,7 @@ def test_metrics_and_probes_follow_health_and_registration(make_rig: MakeRig) ->
     rig = make_rig("v100x4")
     address = free_address()
     with rig.plugin(f"--metrics-address={address}", rig.config(TEXT % "gpu.shared")):
-        rig.wait_for_offer(GPU, SHARED)
+        rig.wait_for_resources(GPU, SHARED)
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
         sick = rig.node.gpus()[0].uuid
         assert devices(address, SHARED) == (4, 0)

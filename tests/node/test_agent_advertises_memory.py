@@ -1,4 +1,4 @@
-"""NVML inventory -> what the kubelet sees."""
+"""GPUs -> the memory units that the kubelet sees."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from .rig import RESOURCE, Rig
         ("h100x16", [79] * 16),
     ],
 )
-def test_every_gpu_offers_its_memory_in_gib(
+def test_the_memory_of_every_gpu_is_advertised_in_gib(
     make_rig: MakeRig, profile: str, units: list[int]
 ) -> None:
     rig = make_rig(profile)
@@ -34,7 +34,9 @@ def test_every_gpu_offers_its_memory_in_gib(
         assert rig.kubelet.capacity(RESOURCE) == sum(units)
 
 
-def test_different_cards_on_one_node_each_offer_their_own_size(make_rig: MakeRig) -> None:
+def test_gpus_of_different_sizes_on_one_node_are_advertised_by_their_own_size(
+    make_rig: MakeRig,
+) -> None:
     rig = make_rig("mixed")
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
@@ -43,7 +45,7 @@ def test_different_cards_on_one_node_each_offer_their_own_size(make_rig: MakeRig
         assert {uuid: rig.healthy_units(uuid) for uuid in sizes} == sizes
 
 
-def test_gpus_cut_by_mig_are_left_out_with_a_line_in_the_log(make_rig: MakeRig) -> None:
+def test_gpus_in_mig_mode_are_skipped_with_a_warning(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
     [mig] = [gpu for gpu in rig.node.gpus() if gpu.mig]
     [whole] = [gpu for gpu in rig.node.gpus() if not gpu.mig]
@@ -54,7 +56,7 @@ def test_gpus_cut_by_mig_are_left_out_with_a_line_in_the_log(make_rig: MakeRig) 
         assert set(rig.kubelet.resources()) == {RESOURCE}
 
 
-def test_a_node_of_mig_cards_only_says_so(make_rig: MakeRig) -> None:
+def test_a_node_with_gpus_in_mig_mode_only_is_an_error(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with rig.agent() as agent:
         assert agent.wait() == 1
@@ -78,15 +80,15 @@ def test_a_unit_may_have_any_size(rig: Rig, unit: str, per_gpu: int) -> None:
         assert rig.kubelet.capacity(RESOURCE) == 2 * per_gpu
 
 
-def test_the_reserve_is_kept_back_on_every_gpu(rig: Rig) -> None:
+def test_the_reserve_is_subtracted_on_every_gpu(rig: Rig) -> None:
     with rig.agent("--memory-reserve", "512MiB"):
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.capacity(RESOURCE) == 2 * 14
 
 
-def test_mib_units_pass_the_message_limit_by_short_ids(make_rig: MakeRig) -> None:
+def test_small_units_get_short_ids_to_stay_below_the_message_limit(make_rig: MakeRig) -> None:
     rig = make_rig("a100-40x8")
-    # Eight cards of 40960 MiB, 163,840 devices of 2 MiB: too many for long ids.
+    # Eight GPUs of 40960 MiB, 163,840 devices of 2 MiB: too many for long ids.
     with rig.agent("--memory-unit", "2MiB"):
         endpoint = rig.kubelet.wait_for(RESOURCE)
         devices = rig.kubelet.devices(RESOURCE)
@@ -95,7 +97,7 @@ def test_mib_units_pass_the_message_limit_by_short_ids(make_rig: MakeRig) -> Non
         assert endpoint.last_list_bytes < 4 * 1024 * 1024
 
 
-def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
+def test_a_unit_that_would_exceed_the_message_limit_is_rejected_before_registration(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("a100-80x8")
@@ -113,7 +115,7 @@ def test_a_unit_that_would_break_the_stream_is_refused_before_registering(
         (["--memory-reserve", "15GiB"], "of which 15360 MiB are reserved"),
     ],
 )
-def test_settings_that_leave_nothing_to_offer_are_refused(
+def test_settings_that_leave_nothing_to_advertise_are_rejected(
     rig: Rig, args: list[str], because: str
 ) -> None:
     with rig.agent(*args) as agent:
