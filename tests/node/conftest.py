@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,6 +12,7 @@ from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.node import create
 from tests.surroundings import SCRATCH, remove_directory
 
+from .mps_programs import running
 from .rig import Rig
 
 MakeRig = Callable[..., Rig]
@@ -32,7 +35,10 @@ def make_rig(short_path: Path) -> Iterator[MakeRig]:
 
     def make(profile: str = "t4x2", *, driver: int = 570) -> Rig:
         node = create(short_path / "node", profile, driver=driver)
-        kubelet = Kubelet(short_path / "dp", pod_resources=short_path / "pr" / "kubelet.sock")
+        kubelet = Kubelet(
+            short_path / "device-plugins",
+            pod_resources=short_path / "pod-resources" / "kubelet.sock",
+        )
         kubelet.start()
         kubelets.append(kubelet)
         return Rig(node, kubelet, short_path)
@@ -45,3 +51,11 @@ def make_rig(short_path: Path) -> Iterator[MakeRig]:
 @pytest.fixture
 def rig(make_rig: MakeRig) -> Rig:
     return make_rig("t4x2")
+
+
+@pytest.fixture
+def no_daemon_stays(short_path: Path) -> Iterator[None]:
+    """Daemons have no parent here, and would outlive a test that failed."""
+    yield
+    for pid in running(short_path / "m").values():
+        os.kill(pid, signal.SIGKILL)

@@ -252,6 +252,7 @@ def test_if_no_gpu_is_large_enough_for_a_unit_any_more_the_agent_waits_for_one(
         for gpu in large:
             rig.node.faults.unplug(gpu.uuid)
         agent.send(signal.SIGHUP)
+        agent.wait_for_code(Code.RECONCILE_FAILED)
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "all unhealthy")
         for gpu in large:
             rig.node.faults.plug(gpu.uuid)

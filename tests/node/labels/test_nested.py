@@ -8,7 +8,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.node import SimNode, create
-from tests.node.test_nested import HOSTILE, VARIABLE
+from tests.node.test_nested import INVALID, VARIABLE
 
 from .conftest import Once, Start
 from .test_labels_command import GFD, has_line, labels, wait_until
@@ -80,11 +80,11 @@ def test_the_list_has_no_effect_unless_the_node_is_a_guest(
 
 
 @every_program
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", INVALID)
 def test_an_invalid_list_ends_the_program_with_a_reason(
     once: Once, file: Path, program: str, kind: str
 ) -> None:
-    make, _ = HOSTILE[kind]
+    make, _ = INVALID[kind]
     make(file)
     done = once(*PRINTING[program], "--nested=guest", f"--nested-env={file}")
     assert done.returncode == 1
@@ -106,7 +106,7 @@ def test_labels_stay_while_the_list_is_invalid(
     )  # fmt: skip
     wait_until(has_line(path, "gpuslice.io/gpu.NVIDIA-A100-SXM4-40GB.count=1"))
     before = path.read_text()
-    HOSTILE["of another node"][0](file)
+    INVALID["of another node"][0](file)
     process.wait_for_output(f"{Code.RECONCILE_FAILED}.*{VARIABLE}")
     assert path.read_text() == before
     allocate(file, node, 1, 3)

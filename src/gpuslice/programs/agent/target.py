@@ -44,6 +44,8 @@ class AgentTarget:
         self._monitor = monitor
         self._watched: HealthSettings | None = None
         self._plan: AgentPlan | None = None
+        # As it was last enumerated, whether it could be advertised or not.
+        self._inventory: Inventory | None = None
         # Directories with CDI specifications of ours, under any settings.
         self._cdi_directories: set[str] = set()
 
@@ -58,6 +60,7 @@ class AgentTarget:
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> AgentPlan:
         assert hardware is not None
+        self._inventory = hardware.inventory
         if settings.containers.uses_cdi:
             self._cdi_directories.add(settings.cdi.directory)
         return make_plan(settings, hardware)
@@ -78,7 +81,7 @@ class AgentTarget:
                 inventory=plan.inventory,
                 pools=plan.pools,
                 notices=(*config_notices(loaded), *plan.notices),
-                faults=self._state.timed((*self._lasting_faults(plan.inventory), *plan.faults)),
+                faults=self._state.timed((*self._driver_faults(plan.inventory), *plan.faults)),
             )
         )
         self._monitor.apply(plan.daemons)
@@ -86,8 +89,10 @@ class AgentTarget:
 
     def suspend(self, problem: Problem) -> None:
         """No device is healthy until the node can be read again."""
-        others = (f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE)
-        self._state.replace_faults((*others, Fault(Code.NODE_UNREADABLE, problem.message)))
+        faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
+        if self._inventory is not None:
+            faults = [fault for fault in faults if _lasts(fault, self._inventory)]
+        self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
 
     def reset(self) -> None:
         """The driver is read again, and reports faults that persist again."""
@@ -102,20 +107,21 @@ class AgentTarget:
         for directory in sorted(self._cdi_directories):
             CdiStore(Path(directory)).collect()
 
-    def _lasting_faults(self, inventory: Inventory) -> list[Fault]:
-        """Faults that a new plan does not end.
-
-        A GPU that left the node and comes back is a new one. A GPU that does not answer has not
-        left.
-        """
-        present = {gpu.uuid for gpu in inventory.gpus}
-        silent = any(one.silent and one.mig_index is None for one in inventory.skipped)
+    def _driver_faults(self, inventory: Inventory) -> list[Fault]:
         return [
             fault
             for fault in self._state.current.faults
-            if fault.code not in _FAULTS_OF_PLANS
-            and (silent or fault.gpu is None or fault.gpu in present)
+            if fault.code not in _FAULTS_OF_PLANS and _lasts(fault, inventory)
         ]
+
+
+def _lasts(fault: Fault, inventory: Inventory) -> bool:
+    """Whether a fault outlives an enumeration.
+
+    A GPU that left the node and comes back is a new one. A GPU that does not answer has not left.
+    """
+    silent = any(one.silent and one.mig_index is None for one in inventory.skipped)
+    return silent or fault.gpu is None or any(fault.gpu == gpu.uuid for gpu in inventory.gpus)
 
 
 class _Reporter:
