@@ -20,7 +20,7 @@ from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import MpsDaemon
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig
+from .rig import RESOURCE, Rig, timing
 
 GIB = 1 << 30
 EXCLUSIVE_PROCESS = 3
@@ -166,7 +166,7 @@ def test_if_the_control_program_fails_the_first_list_is_unhealthy(
         path.chmod(0o644)
     else:
         path.write_text(program)
-    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+    with rig.agent("--mps-pipe", str(rig.pipe), env=timing(mps_command=1)) as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 0
         assert because in agent.output()

@@ -17,7 +17,7 @@ from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address, open_directly
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import RESOURCE, Rig
+from .rig import RESOURCE, Rig, timing
 
 LABEL = "nvidia.com/device-plugin.config"
 
@@ -47,13 +47,14 @@ def set_label(kubernetes: Kubernetes, value: str | None) -> None:
 
 
 def labelled_agent(
-    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str, **times: float
 ) -> BackgroundProcess:
     return rig.agent(
         f"--config-file-srcdir={configs.directory}",
         "--node-name=n1",
         f"--kubeconfig={kubernetes.kubeconfig(rig.directory / 'kubeconfig')}",
         *args,
+        env=timing(**times),
     )
 
 
@@ -129,7 +130,8 @@ def test_an_agent_starts_with_its_default_while_the_api_server_is_down(
 ) -> None:
     set_label(kubernetes, "b")
     kubernetes.refuse_with = 503
-    with labelled_agent(rig, kubernetes, configs, "--default-config=a") as agent:
+    default = "--default-config=a"
+    with labelled_agent(rig, kubernetes, configs, default, node_label=1) as agent:
         agent.wait_for_code(Code.API_SERVER_UNAVAILABLE)
         agent.wait_for_code(Code.NODE_LABEL_UNKNOWN)
         wait_for_only(rig, "example.com/a")

@@ -18,6 +18,7 @@ import pytest
 
 from gpuslice.config.settings import HealthSettings
 from gpuslice_sim.node import SimNode
+from tests.node.rig import timing
 
 from .conftest import MakeNode
 
@@ -27,12 +28,12 @@ WATCHER = str(Path(__file__).with_name("watcher.py"))
 class Watch:
     """A process with a health watch in it."""
 
-    def __init__(self, node: SimNode, settings: HealthSettings) -> None:
+    def __init__(self, node: SimNode, settings: HealthSettings, **times: float) -> None:
         self.node = node
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, WATCHER, str(node.root), repr(settings)],
-            env=node.env(),
+            env=node.env() | timing(**times),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

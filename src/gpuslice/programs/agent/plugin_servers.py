@@ -113,7 +113,7 @@ class PluginServers:
             return
         # The first list must not contain devices whose limits nothing enforces, and a list that is
         # unhealthy for a moment would fail the admission of pods after a reboot.
-        await self._monitor.probe(plugin.pool.daemons)
+        await self._monitor.first_probes(plugin.pool.daemons)
         await server.run()
 
 
