@@ -15,7 +15,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Pod
-from gpuslice_sim.mps.launch import MpsDaemon, is_running, wait_until_gone
+from gpuslice_sim.mps.launch import MpsDaemon, is_running, kill, running_process, wait_until_gone
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
@@ -49,7 +49,7 @@ def no_daemon_stays(short_path: Path) -> Iterator[None]:
     """Daemons have no parent here, and would outlive a test that failed."""
     yield
     for pid in running(short_path / "m").values():
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)
 
 
 @contextmanager
@@ -95,16 +95,19 @@ def daemons(rig: Rig) -> dict[str, int]:
 def running(root: Path) -> dict[str, int]:
     found = {}
     for file in root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"):
-        pid = int(file.read_text() or 0)
-        if pid and is_running(pid):
+        if (pid := running_process(file)) is not None:
             found[str(file.parent.parent.relative_to(root))] = pid
     return found
 
 
-def gpus_of(pid: int) -> list[str]:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    [visible] = [v for v in variables if v.startswith("CUDA_VISIBLE_DEVICES=")]
-    return visible.partition("=")[2].split(",")
+def gpus_of(pid: int | None) -> list[str]:
+    """The GPUs of a daemon; none if it has exited."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+    named = [v.partition("=")[2] for v in variables if v.startswith("CUDA_VISIBLE_DEVICES=")]
+    return [uuid for uuids in named for uuid in uuids.split(",")]
 
 
 def children(pid: int) -> dict[int, str]:
@@ -587,17 +590,13 @@ sharing:
         wait_until_ready(rig)
         before = daemons(rig)
         rig.config(text(3, "[1, 2]"))
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == uuids[1:3], "GPU 2 too"
-        )
+        eventually(lambda: gpus_of(daemons(rig).get(two)) == uuids[1:3], "GPU 2 too")
         wait_until_ready(rig)
         assert daemons(rig)[one] == before[one]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 3 + [DEFAULT]
         rig.config(text(3, "[2]"))
         program.send(signal.SIGHUP)
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == [uuids[2]], "GPU 1 free"
-        )
+        eventually(lambda: gpus_of(daemons(rig).get(two)) == [uuids[2]], "GPU 1 free")
         wait_until_ready(rig)
         assert daemons(rig)[one] == before[one]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS, DEFAULT, EXCLUSIVE_PROCESS, DEFAULT]
@@ -622,9 +621,7 @@ def test_invalid_settings_leave_the_daemons_running(rig: Rig, text: str, because
         assert program.logged(Code.SETTINGS_APPLIED) == 1
         # The last good settings continue to follow the hardware.
         new = rig.node.faults.add_gpu("t4").uuid
-        eventually(
-            lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
-        )
+        eventually(lambda: new in gpus_of(daemons(rig).get(GPU)), "the new GPU too")
         time.sleep(11)  # one more scan
         assert program.logged(Code.HARDWARE_CHANGED) == 1
         assert program.logged(Code.CONFIGURATION_INVALID) == 1
