@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -9,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice_sim.kubelet import Kubelet
+from gpuslice_sim.mps.launch import kill
 from gpuslice_sim.node import create
 from tests.surroundings import SCRATCH, remove_directory
 
@@ -58,4 +57,4 @@ def no_daemon_stays(short_path: Path) -> Iterator[None]:
     """Daemons have no parent here, and would outlive a test that failed."""
     yield
     for pid in running(short_path / "m").values():
-        os.kill(pid, signal.SIGKILL)
+        kill(pid)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuslice_sim.kubelet import Container, Pod
-from gpuslice_sim.mps.launch import is_running
+from gpuslice_sim.mps.launch import running_process
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
@@ -77,16 +77,19 @@ def daemons(rig: Rig) -> dict[str, int]:
 def running(root: Path) -> dict[str, int]:
     found = {}
     for file in root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"):
-        pid = int(file.read_text() or 0)
-        if pid and is_running(pid):
+        if (pid := running_process(file)) is not None:
             found[str(file.parent.parent.relative_to(root))] = pid
     return found
 
 
-def gpus_of(pid: int) -> list[str]:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    [visible] = [v for v in variables if v.startswith("CUDA_VISIBLE_DEVICES=")]
-    return visible.partition("=")[2].split(",")
+def gpus_of(pid: int | None) -> list[str]:
+    """The GPUs of a daemon; none if it has exited."""
+    try:
+        variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
+    except OSError:
+        return []
+    named = [v.partition("=")[2] for v in variables if v.startswith("CUDA_VISIBLE_DEVICES=")]
+    return [uuid for uuids in named for uuid in uuids.split(",")]
 
 
 def children(pid: int) -> dict[int, str]:

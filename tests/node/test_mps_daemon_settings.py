@@ -50,17 +50,13 @@ sharing:
         wait_until_ready(rig)
         before = daemons(rig)
         rig.config(text(3, "[1, 2]"))
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == uuids[1:3], "GPU 2 too"
-        )
+        eventually(lambda: gpus_of(daemons(rig).get(two)) == uuids[1:3], "GPU 2 too")
         wait_until_ready(rig)
         assert daemons(rig)[one] == before[one]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 3 + [DEFAULT]
         rig.config(text(3, "[2]"))
         program.send(signal.SIGHUP)
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == [uuids[2]], "GPU 1 free"
-        )
+        eventually(lambda: gpus_of(daemons(rig).get(two)) == [uuids[2]], "GPU 1 free")
         wait_until_ready(rig)
         assert daemons(rig)[one] == before[one]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS, DEFAULT, EXCLUSIVE_PROCESS, DEFAULT]
@@ -85,9 +81,7 @@ def test_invalid_settings_leave_the_daemons_running(rig: Rig, text: str, because
         assert program.logged(Code.SETTINGS_APPLIED) == 1
         # The last good settings continue to follow the hardware.
         new = rig.node.faults.add_gpu("t4").uuid
-        eventually(
-            lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
-        )
+        eventually(lambda: new in gpus_of(daemons(rig).get(GPU)), "the new GPU too")
         time.sleep(1)  # some more scans
         assert program.logged(Code.HARDWARE_CHANGED) == 1
         assert program.logged(Code.CONFIGURATION_INVALID) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -138,6 +139,21 @@ def is_running(pid: int) -> bool:
     except OSError:
         return False
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
+
+
+def running_process(pid_file: Path) -> int | None:
+    """The process that the file names, if it runs. A daemon that quits removes its file."""
+    try:
+        pid = int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if is_running(pid) else None
+
+
+def kill(pid: int) -> None:
+    """Does nothing if the process has exited."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
 
 
 def wait_until_gone(pid: int) -> None:
