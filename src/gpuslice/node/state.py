@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -82,20 +81,3 @@ class NodeState:
     def clear_config_problem(self, code: Code) -> None:
         problems = tuple(p for p in self._current.config_problems if p.code is not code)
         self.publish(replace(self._current, config_problems=problems))
-
-
-class Changed:
-    """Wakes one task after each change that concerns it. Changes while it works are not lost."""
-
-    def __init__(self, state: NodeState, concerns: Callable[[Snapshot, Snapshot], bool]) -> None:
-        self._event = asyncio.Event()
-        self._concerns = concerns
-        self.unsubscribe = state.subscribe(self._read)
-
-    async def wait(self) -> None:
-        await self._event.wait()
-        self._event.clear()
-
-    def _read(self, before: Snapshot, after: Snapshot) -> None:
-        if self._concerns(before, after):
-            self._event.set()
