@@ -27,7 +27,7 @@ _MEMBER = re.compile(r"    (?P<name>[A-Z][A-Z_]*) = ")
 
 def package_table() -> str:
     """The packages from top to bottom, with the first line of their docstring."""
-    rows = [f"| `{name}/` | {_summary(f'gpuslice.{name}')} |" for name in _layers()]
+    rows = [f"| `{_file(name)}` | {_summary(f'gpuslice.{name}')} |" for name in _layers()]
     return "\n".join(["| package | contents |", "|---|---|", *rows])
 
 
@@ -82,6 +82,14 @@ def _replaced(text: str, part: str, content: str) -> str:
     if not found or end not in rest:
         raise ValueError(f"the marker of {part!r} is missing")
     return f"{head}{begin}{content}\n{end}{rest.partition(end)[2]}"
+
+
+def _file(name: str) -> str:
+    return (
+        f"{name}/"
+        if hasattr(importlib.import_module(f"gpuslice.{name}"), "__path__")
+        else f"{name}.py"
+    )
 
 
 def _summary(module: str) -> str:
