@@ -54,6 +54,8 @@ def advertised(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
         for resource in resources:
             rig.kubelet.wait_for(resource)
             rig.wait_for_healthy(resource, set(rig.kubelet.devices(resource)), PATIENCE)
+        # The agent probes a new daemon before the program has set its default limits.
+        wait_until_ready(rig)
         yield plugin
 
 

@@ -113,9 +113,7 @@ def test_an_ended_stream_leads_to_a_new_registration(rig: Rig) -> None:
         rig.kubelet.wait_for(RESOURCE).channel.close()
         rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a second registration")
         rig.kubelet.wait_for(RESOURCE)
-        assert (
-            agent.logged(Code.PLUGIN_SERVER_RESTARTING, "the kubelet ended the device stream") == 1
-        )
+        assert agent.logged(Code.PLUGIN_SERVER_RESTARTING, "the kubelet ended the device stream")
 
 
 def test_a_stream_of_another_client_that_ends_changes_nothing(rig: Rig) -> None:

@@ -127,7 +127,7 @@ def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
         with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: .*no MPS control daemon"):
             rig.kubelet.start_container(pod, "main")
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "all unhealthy")
-        assert agent.logged(Code.MPS_UNAVAILABLE, f"daemon={RESOURCE}") == 1
+        assert agent.logged(Code.MPS_UNAVAILABLE, f"daemon={RESOURCE}")
         daemon.start()
         rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 30, "recovery")
         answer = rig.kubelet.start_container(pod, "main")

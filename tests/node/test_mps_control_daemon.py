@@ -100,8 +100,7 @@ def test_without_the_program_the_agent_names_it_and_the_pipe_directory(rig: Rig)
     flags = (f"--mps-root={rig.mps_root}", rig.config(quarters()))
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         rig.kubelet.wait_for(GPU)
-        [line] = plugin.wait_for_code(Code.MPS_UNAVAILABLE)
-        assert "run mps-control-daemon on this node" in line
+        [line] = plugin.wait_for_code(Code.MPS_UNAVAILABLE, "run mps-control-daemon on this node")
         assert f"<mps-root>/{GPU}/pipe on the host" in line
 
 

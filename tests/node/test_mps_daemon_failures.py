@@ -22,6 +22,7 @@ from .mps_programs import (
     compute_modes,
     counted,
     daemons,
+    put_in_place,
     quarters,
     replaced,
     served,
@@ -181,12 +182,13 @@ def test_a_broken_nvidia_smi_is_named_and_retried(rig: Rig) -> None:
     good = smi.read_text()
     smi.write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
     with served(rig, quarters()) as program:
-        [line] = program.wait_for_code(Code.MPS_UNAVAILABLE)
-        assert "-c EXCLUSIVE_PROCESS` failed (Insufficient Permissions)" in line
+        [line] = program.wait_for_code(
+            Code.MPS_UNAVAILABLE, r"-c EXCLUSIVE_PROCESS` failed \(Insufficient Permissions\)"
+        )
         assert "privileged" in line
         assert daemons(rig) == {}
         assert not (rig.mps_root / ".ready").exists()
-        smi.write_text(good)
+        put_in_place(smi, good)
         wait_until_ready(rig)
         assert GPU in daemons(rig)
 

@@ -201,7 +201,7 @@ def test_while_the_daemon_is_down_replicas_are_unhealthy_and_containers_wait(rig
             with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: "):
                 rig.kubelet.start_container(pod, "main")
             rig.wait_for_healthy(SHARED, set())
-            assert plugin.logged(Code.MPS_UNAVAILABLE, f"daemon={SHARED}") == 1
+            assert plugin.logged(Code.MPS_UNAVAILABLE, f"daemon={SHARED}")
             assert rig.kubelet.registrations == 1
             daemon.start()
             rig.wait_for_healthy(SHARED, everything)

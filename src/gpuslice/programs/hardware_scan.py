@@ -21,12 +21,16 @@ async def scan_for_changes(
     awaited: Callable[[], Iterable[Path]] = tuple,
 ) -> None:
     """`awaited` returns device nodes that are missing now."""
+    known: tuple[str, ...] = ()
     while True:
         await asyncio.sleep(interval_seconds)
         appeared = (f"{node} appeared" for node in awaited() if node.exists())
         found = (*await driver.changes(), *appeared)
-        if found:
+        # A scan finds the same changes again until the reconciler has enumerated the GPUs.
+        if found and found != known:
             log.info(
                 Code.HARDWARE_CHANGED, "the GPUs of this node changed", changes="; ".join(found)
             )
+        if found:
             triggers.add(Trigger.HARDWARE)
+        known = found
