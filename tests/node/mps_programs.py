@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,7 +11,7 @@ from gpuslice_sim.mps.launch import running_process
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
-from .rig import BIN, GPU, Rig
+from .rig import BIN, GPU, Rig, eventually
 
 MIB = 1 << 20
 SHARED = "nvidia.com/gpu.shared"
@@ -58,13 +57,6 @@ def advertised(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
         # The agent probes a new daemon before the program has set its default limits.
         wait_until_ready(rig)
         yield plugin
-
-
-def eventually(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.02)
 
 
 def wait_until_ready(rig: Rig) -> None:

@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -51,6 +52,15 @@ def timing(**changes: float) -> dict[str, str]:
     """The variable that gives a daemon these times instead, and the quick ones otherwise."""
     times = (f"{name}={seconds}" for name, seconds in (QUICK | changes).items())
     return {"GPUSLICE_TIMING": ",".join(times)}
+
+
+def eventually(
+    condition: Callable[[], object], what: str, timeout: float = PATIENCE_SECONDS
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        time.sleep(0.02)
 
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")

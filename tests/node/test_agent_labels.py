@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from .rig import AGENT, GPU, Rig
-from .test_node_config import eventually
+from .rig import AGENT, GPU, Rig, eventually
 
 
 def labels(file: Path) -> dict[str, str]:

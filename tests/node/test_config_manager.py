@@ -14,8 +14,8 @@ from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import BIN, Rig
-from .test_node_config import configs, eventually, kubernetes, memory, set_label, wait_for_only
+from .rig import BIN, Rig, eventually
+from .test_node_config import configs, kubernetes, memory, set_label, wait_for_only
 
 __all__ = ["configs", "kubernetes"]
 

@@ -15,8 +15,7 @@ import pytest
 
 from gpuslice_sim.process import BackgroundProcess
 
-from .rig import BIN
-from .test_node_config import eventually
+from .rig import BIN, eventually
 
 
 def demo(*args: str, scratch: Path) -> subprocess.CompletedProcess[str]:

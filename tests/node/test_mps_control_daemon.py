@@ -25,7 +25,6 @@ from .mps_programs import (
     client,
     compute_modes,
     daemons,
-    eventually,
     gpus_of,
     has_limit,
     one_replica_each,
@@ -33,7 +32,7 @@ from .mps_programs import (
     served,
     wait_until_ready,
 )
-from .rig import BIN, GPU, Rig, needs_root
+from .rig import BIN, GPU, Rig, eventually, needs_root
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 

@@ -22,14 +22,13 @@ from .mps_programs import (
     compute_modes,
     counted,
     daemons,
-    eventually,
     put_in_place,
     quarters,
     replaced,
     served,
     wait_until_ready,
 )
-from .rig import BIN, GPU, Rig, needs_root, timing
+from .rig import BIN, GPU, Rig, eventually, needs_root, timing
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 

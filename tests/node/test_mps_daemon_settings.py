@@ -21,14 +21,13 @@ from .mps_programs import (
     client,
     compute_modes,
     daemons,
-    eventually,
     gpus_of,
     one_replica_each,
     quarters,
     served,
     wait_until_ready,
 )
-from .rig import BIN, GPU, Rig, needs_root
+from .rig import BIN, GPU, Rig, eventually, needs_root
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 

@@ -7,8 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -17,7 +16,7 @@ from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address, open_directly
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import RESOURCE, Rig, timing
+from .rig import RESOURCE, Rig, eventually, timing
 
 LABEL = "nvidia.com/device-plugin.config"
 
@@ -63,13 +62,6 @@ def get(address: str, path: str) -> tuple[int, str]:
         return open_directly(f"http://{address}{path}")
     except OSError as error:
         return 0, str(error)
-
-
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what}"
-        time.sleep(0.05)
 
 
 def wait_for_only(rig: Rig, resource: str) -> None:

@@ -7,8 +7,8 @@ import re
 from tests.surroundings import free_address
 
 from .conftest import MakeRig
-from .rig import GPU, Rig
-from .test_node_config import eventually, get
+from .rig import GPU, Rig, eventually
+from .test_node_config import get
 
 SHARED = "nvidia.com/gpu.shared"
 TEXT = "sharing: {timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 4, rename: %s}]}}"
