@@ -29,7 +29,7 @@ demo: setup ## run a simulated GPU node with slices (needs no GPU, no cluster)
 	@$(RUN)/gpuslice demo
 
 test: setup ## run unit and node tests
-	@$(RUN)/pytest -n 2 --dist worksteal -q
+	@$(RUN)/pytest -n 4 --dist worksteal -q
 
 peers: setup ## test with NVIDIA's own programs on the simulated driver (needs root and Go; builds are cached)
 	@$(RUN)/pytest -q tests/peers
