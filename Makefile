@@ -1,4 +1,4 @@
-# Every target sets up what it needs on a fresh machine: Python 3.11+, a C compiler, make.
+# Every target works on a new machine with Python 3.11+, a C compiler and make.
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
@@ -6,59 +6,62 @@ SHELL := /bin/bash
 VENV  := .venv
 RUN   := $(VENV)/bin
 STAMP := $(VENV)/.synced
-# uv from PATH, else from PyPI into a private environment; the system's Python stays untouched.
+# uv from PATH, or from PyPI in a private environment. The Python of the system does not change.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster image lint format proto bench clean
+.PHONY: help setup demo test peers e2e cluster image lint format proto docs bench clean
 
-help: ## show the targets
+help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
 
-setup: $(STAMP) ## make .venv with everything in it
+setup: $(STAMP) ## create .venv with all dependencies
 
 .tools/uv/bin/uv:
-	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpuslice needs Python 3.11 or newer as python3 (found: $$(python3 --version 2>&1))" >&2; exit 1; }
-	@python3 -m venv .tools/uv || { echo "python3 cannot make virtual environments: install its venv module (Debian: apt-get install python3-venv) or put uv on PATH" >&2; exit 1; }
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "gpuslice requires Python 3.11 or newer as python3 (found: $$(python3 --version 2>&1))" >&2; exit 1; }
+	@python3 -m venv .tools/uv || { echo "python3 cannot create virtual environments: install its venv module (Debian: apt-get install python3-venv) or put uv on PATH" >&2; exit 1; }
 	@.tools/uv/bin/pip install --quiet --disable-pip-version-check uv
 
 $(STAMP): pyproject.toml uv.lock $(wildcard sim/pyproject.toml sim/hatch_build.py) $(shell find sim/native -type f 2>/dev/null) | $(filter .tools/%,$(UV))
 	@$(UV) sync --frozen --quiet --compile-bytecode
 	@touch $@
 
-demo: setup ## watch a simulated GPU node serve slices (no GPU, no cluster)
+demo: setup ## run a simulated GPU node with slices (needs no GPU, no cluster)
 	@$(RUN)/gpuslice demo
 
-test: setup ## unit and node tests (no Go needed)
-	@$(RUN)/pytest -n 2 --dist worksteal -q
+test: setup ## run unit and node tests
+	@$(RUN)/pytest -n 4 --dist worksteal -q
 
-peers: setup ## NVIDIA's own programs on the simulated driver (needs Go; builds are cached)
+peers: setup ## test with NVIDIA's own programs on the simulated driver (needs root and Go; builds are cached)
 	@$(RUN)/pytest -q tests/peers
 
-e2e: setup ## scenarios on a real Kubernetes on this machine (needs root and Go; builds are cached)
-	@$(RUN)/pytest -q tests/cluster
+e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; builds are cached)
+	@$(RUN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/cluster
 
-cluster: setup ## a real cluster with two simulated GPU nodes to play with, until Ctrl-C
+cluster: setup ## run a real cluster with two simulated GPU nodes until Ctrl-C (needs root and Go)
 	@$(RUN)/python -m tests.cluster.harness $(NODES)
 
-image: setup ## the container image as one file in dist/ (needs Debian's apt-get, not Docker)
+image: setup ## build the container image as one file in dist/ (needs Debian's apt-get, not Docker)
 	@$(RUN)/python -m deploy.image
 
-lint: setup ## ruff, mypy --strict, import contracts
+lint: setup ## run ruff, mypy --strict and import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }
 	@$(RUN)/ruff check -q .
 	@$(RUN)/mypy
 	@$(RUN)/lint-imports >/dev/null || $(RUN)/lint-imports
 
-format: setup ## format and fix what can be fixed
+format: setup ## format the code and apply automatic fixes
 	@$(RUN)/ruff format -q . && $(RUN)/ruff check -q --fix .
 
-proto: setup ## generate the kubelet API's Python code
+proto: setup ## generate the Python code of the kubelet APIs
 	@cd src && ../$(RUN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. gpuslice/kubelet/api/*.proto
 
-bench: setup ## measure this plugin beside its peers in one run
+docs: setup ## generate the parts of docs/ that follow from the source
+	@$(RUN)/python docs/generate.py
+
+bench: setup ## measure this plugin and NVIDIA's in one run
 	@env -u PYTHONDONTWRITEBYTECODE $(RUN)/python -m compileall -q src sim/src
 	@$(RUN)/python bench/plugin.py --update docs/benchmarks.md
 
-clean: ## remove what the other targets made here
+clean: ## remove all files that other targets create here
 	@rm -rf $(VENV) .tools build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache sim/src/gpuslice_sim/_native
 	@find src sim tests bench deploy -name __pycache__ -prune -exec rm -rf {} +

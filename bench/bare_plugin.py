@@ -1,4 +1,4 @@
-"""The yardstick: a device plugin on grpcio that answers with constants and knows no GPU.
+"""The baseline: a device plugin on grpcio that returns constants and uses no GPU.
 
 usage: bare_plugin.py KUBELET_SOCKET DEVICES
 """

@@ -1,4 +1,4 @@
-"""One device plugin on a simulated node, asked by the kubelet stand-in."""
+"""Measures one device plugin on a simulated node, with the simulated kubelet as its client."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from gpuslice_sim.kubelet import Endpoint, Kubelet
 from gpuslice_sim.node import SimNode, create
 from gpuslice_sim.process import BackgroundProcess
 
-# A pod of this many devices.
+# The devices of one pod.
 UNITS = 4
 CALLS = 300
-# Messages of several MB: fewer calls give as steady a median.
+# With messages of several MB, fewer calls give an equally stable median.
 CALLS_WHEN_LARGE = 30
 LARGE = 4000
-# Calls that take seconds each are not made 300 times.
+# A limit for calls that take seconds.
 ENOUGH_SECONDS = 2.0
-# Where plugins put their sockets, also those that cannot be told another place.
+# The directory of sockets; for some plugins it is fixed.
 DEVICE_PLUGINS = "/var/lib/kubelet/device-plugins"
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A node, how many devices a plugin is to make of it, and what it is asked."""
+    """A node, the number of devices that a plugin advertises, and the requests."""
 
     profile: str
     gpus: int
-    # 0: as many as the plugin likes.
+    # 0: the plugin decides.
     devices: int = 0
     # Sizes of GetPreferredAllocation.
     sizes: tuple[int, ...] = (UNITS,)
@@ -48,7 +48,7 @@ class Case:
 
 
 @dataclass(frozen=True, slots=True)
-class Contender:
+class Candidate:
     name: str
     # case, directory for files -> command line
     command: Callable[[Case, Path], list[str]]
@@ -57,7 +57,7 @@ class Contender:
 
 @dataclass(slots=True)
 class Figures:
-    """Samples of all rounds; times in milliseconds."""
+    """Samples of all rounds. Times are in milliseconds."""
 
     devices: int = 0
     list_bytes: int = 0
@@ -69,21 +69,21 @@ class Figures:
     rss_mib: list[float] = field(default_factory=list)
 
 
-def compare(contenders: Sequence[Contender], case: Case, rounds: int) -> dict[str, Figures]:
-    """Turn by turn, so that a noisy neighbour disturbs all of them alike."""
-    figures = {contender.name: Figures() for contender in contenders}
+def compare(candidates: Sequence[Candidate], case: Case, rounds: int) -> dict[str, Figures]:
+    """Alternates between the plugins, so that load of the machine affects all of them."""
+    figures = {candidate.name: Figures() for candidate in candidates}
     for turn in range(rounds):
-        for contender in contenders:
-            print(f"{case}, round {turn + 1}: {contender.name}", file=sys.stderr)
+        for candidate in candidates:
+            print(f"{case}, round {turn + 1}: {candidate.name}", file=sys.stderr)
             directory = Path(tempfile.mkdtemp(prefix="gs-bench-"))
             try:
-                _measure(contender, case, directory, figures[contender.name])
+                _measure(candidate, case, directory, figures[candidate.name])
             finally:
                 shutil.rmtree(directory)
     return figures
 
 
-def _measure(contender: Contender, case: Case, directory: Path, figures: Figures) -> None:
+def _measure(candidate: Candidate, case: Case, directory: Path, figures: Figures) -> None:
     node = create(directory / "node", case.profile)
     kubelet = Kubelet(directory / "dp")
     values = {
@@ -91,8 +91,8 @@ def _measure(contender: Contender, case: Case, directory: Path, figures: Figures
         "kubelet_socket": str(kubelet.directory / "kubelet.sock"),
         "directory": str(directory),
     }
-    argv = [part.format(**values) for part in contender.command(case, directory)]
-    if contender.private_directory:
+    argv = [part.format(**values) for part in candidate.command(case, directory)]
+    if candidate.private_directory:
         argv = node.namespace_command(argv, {DEVICE_PLUGINS: kubelet.directory})
     with kubelet:
         began = time.perf_counter()
@@ -103,7 +103,9 @@ def _measure(contender: Contender, case: Case, directory: Path, figures: Figures
             figures.registered.append(1e3 * (time.perf_counter() - began))
             kubelet.wait_for(endpoint.resource, timeout=120)
             figures.listed.append(1e3 * (time.perf_counter() - began) - figures.registered[-1])
-            _ask(endpoint, sorted(kubelet.devices(endpoint.resource)), case.sizes, figures)
+            _measure_calls(
+                endpoint, sorted(kubelet.devices(endpoint.resource)), case.sizes, figures
+            )
             figures.rss_mib.append(plugin.rss_bytes() / (1 << 20))
             figures.list_bytes = endpoint.last_list_bytes
 
@@ -123,7 +125,9 @@ def _first_endpoint(kubelet: Kubelet, plugin: BackgroundProcess) -> Endpoint:
     return endpoint
 
 
-def _ask(endpoint: Endpoint, ids: list[str], sizes: Sequence[int], figures: Figures) -> None:
+def _measure_calls(
+    endpoint: Endpoint, ids: list[str], sizes: Sequence[int], figures: Figures
+) -> None:
     figures.devices = len(ids)
     allocate = api.AllocateRequest(
         container_requests=[api.ContainerAllocateRequest(devices_ids=ids[:UNITS])]
@@ -146,7 +150,7 @@ def _ask(endpoint: Endpoint, ids: list[str], sizes: Sequence[int], figures: Figu
 
 
 def _times(endpoint: Endpoint, method: str, payload: bytes, calls: int) -> list[float]:
-    endpoint.call_raw(method, payload)  # connections and caches are warm from here on
+    endpoint.call_raw(method, payload)  # warms up connections and caches
     samples: list[float] = []
     while len(samples) < calls and sum(samples) < 1e3 * ENOUGH_SECONDS:
         began = time.perf_counter()

@@ -1,11 +1,11 @@
-"""Measures device plugins against the kubelet stand-in: any command, one client, turn by turn.
+"""Measures device plugins with the simulated kubelet: any command, one client, alternating.
 
     python bench/plugin.py                         gpuslice, NVIDIA's plugin and a bare gRPC server
-    python bench/plugin.py -- COMMAND ARG …        any plugin, as it stands
+    python bench/plugin.py -- COMMAND ARG …        any plugin
 
-A command is run on a simulated node (LD_LIBRARY_PATH, PATH and KUBELET_SOCKET are set) with a
-private /var/lib/kubelet/device-plugins where root may mount one. In its arguments {node},
-{kubelet_socket} and {directory} are replaced. The first resource it registers is measured.
+The command runs on a simulated node (LD_LIBRARY_PATH, PATH and KUBELET_SOCKET are set). As root, it
+has a private /var/lib/kubelet/device-plugins. {node}, {kubelet_socket} and {directory} are replaced
+in its arguments. The first resource that it registers is measured.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from bench.contenders import BARE, DROP_IN, GPUSLICE, nvidia
-from bench.measure import Case, Contender, compare
+from bench.candidates import BARE, DROP_IN, GPUSLICE, nvidia
+from bench.measure import Candidate, Case, compare
 from bench.tables import in_columns, in_rows
 
 NODES = (("a100-80x8", 8), ("h100x16", 16))
@@ -34,22 +34,22 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=3, help="turns of every contender [3]")
+    parser.add_argument("--rounds", type=int, default=3, help="rounds of every plugin [3]")
     parser.add_argument(
-        "--tables", default=",".join(TABLES), help=f"which to make of {', '.join(TABLES)} [all]"
+        "--tables", default=",".join(TABLES), help=f"tables to print: {', '.join(TABLES)} [all]"
     )
     parser.add_argument(
-        "--sizes", default=",".join(map(str, SIZES)), help="device counts of the table memory"
+        "--sizes", default=",".join(map(str, SIZES)), help="numbers of devices in the table memory"
     )
     parser.add_argument(
         "--without-nvidia", action="store_true", help="do not build NVIDIA's plugin"
     )
-    parser.add_argument("--update", type=Path, help=f"write the tables into FILE after {MARK}")
+    parser.add_argument("--update", type=Path, help=f"write the tables to FILE, after {MARK}")
     parser.add_argument("command", nargs=argparse.REMAINDER, help="-- COMMAND ARG …")
     args = parser.parse_args()
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if command:
-        any_plugin = Contender(Path(command[0]).name, lambda *_: command, os.geteuid() == 0)
+        any_plugin = Candidate(Path(command[0]).name, lambda *_: command, os.geteuid() == 0)
         tables = [in_columns(compare([any_plugin], Case(*NODES[0]), args.rounds))]
     else:
         peers = [] if args.without_nvidia else [nvidia()]
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def make(
-    chosen: Sequence[str], sizes: Sequence[int], peers: Sequence[Contender], rounds: int
+    chosen: Sequence[str], sizes: Sequence[int], peers: Sequence[Candidate], rounds: int
 ) -> list[str]:
     rows = {"whole": ("Whole GPUs", WHOLE), "replicas": ("Time-slicing replicas", REPLICAS)}
     tables: list[str] = []
@@ -76,7 +76,7 @@ def make(
             results = [(case, compare([DROP_IN, *peers], case, rounds)) for case in cases]
             tables.append(in_rows(title, results))
         else:
-            raise SystemExit(f"--tables: {name!r} is none of {', '.join(TABLES)}")
+            raise SystemExit(f"--tables: {name!r} is unknown: choose one of {', '.join(TABLES)}")
     return tables
 
 

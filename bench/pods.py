@@ -1,9 +1,9 @@
-"""How long a pod takes from its creation until it runs, on the real cluster of tests/cluster.
+"""Measures the time from the creation of a pod until it runs, on the cluster of tests/cluster.
 
     python bench/pods.py [--pods N] [--update docs/benchmarks.md]
 
-With and without a slice, with runc and with NVIDIA's runtime, turn by turn, so that what the plugin
-itself costs can be read off one run.
+Alternates between pods with and without a slice, with runc and with NVIDIA's runtime, so that one
+run shows the cost of the plugin.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--pods", type=int, default=15, help="pods of every kind [15]")
-    parser.add_argument("--update", type=Path, help=f"write the table into FILE after {MARK}")
+    parser.add_argument("--pods", type=int, default=15, help="pods of each kind [15]")
+    parser.add_argument("--update", type=Path, help=f"write the table to FILE, after {MARK}")
     args = parser.parse_args()
     with Cluster([NodeSpec("node-a", "t4x2"), NodeSpec("node-b", "l40sx4")]) as cluster:
         seconds: dict[str, list[float]] = {case: [] for case in CASES}

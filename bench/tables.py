@@ -1,4 +1,4 @@
-"""Figures as tables."""
+"""Prints results as tables."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class _Column:
 
 
 def in_columns(results: Results) -> str:
-    """One case: a row per figure, a column per contender."""
+    """One case: a row for each figure, a column for each plugin."""
     some = next(iter(results.values()))
     rows: list[tuple[str, Callable[[Figures], str]]] = [
         ("start to registered", lambda f: _ms(statistics.median(f.registered))),
@@ -36,7 +36,7 @@ def in_columns(results: Results) -> str:
 
 
 def in_rows(title: str, cases: Iterable[tuple[Case, Results]]) -> str:
-    """Many cases: a row per contender, and how the first compares with the last."""
+    """Several cases: a row for each plugin, and the ratio of the first to the last."""
     cases = list(cases)
     columns = _columns(cases[0][0].sizes)
     cells: list[list[str]] = []

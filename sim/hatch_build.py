@@ -1,4 +1,4 @@
-"""Compiles the C parts of the simulation when the package is installed, also in editable mode."""
+"""Compiles the C parts of the simulation when the package is installed, even in editable mode."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def compiler() -> list[str]:
     cc = shlex.split(os.environ.get("CC", "cc"))
     if not cc or shutil.which(cc[0]) is None:
         raise SystemExit(
-            f"gpuslice-sim needs a C compiler, but {' '.join(cc) or 'CC'!r} is not on PATH: "
+            f"gpuslice-sim requires a C compiler, but {' '.join(cc) or 'CC'!r} is not on PATH: "
             "install one (Debian: apt-get install gcc libc6-dev) or set CC"
         )
     return cc
@@ -61,9 +61,9 @@ def sources(part: str) -> list[Path]:
 
 
 def stub_source(nvml: Path) -> str:
-    """Every NVML name that no C file defines answers NOT_SUPPORTED.
+    """Functions for every NVML name that no C file defines. They return NOT_SUPPORTED.
 
-    Consumers bind names lazily and die on a missing one, so all of them must exist.
+    All names must exist, because programs bind names lazily and exit if one is missing.
     """
     written = "\n".join(path.read_text() for path in sorted(nvml.glob("*.c")))
     names = (nvml / "names.txt").read_text().split()

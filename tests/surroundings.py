@@ -11,7 +11,7 @@ import urllib.request
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.labels.label_options import LABELS_OPTIONS
 
 # Short, for the paths of sockets: TMPDIR may be anywhere.

@@ -1,4 +1,4 @@
-"""The container image: `python -m deploy.image` builds it, and so does `build_image`."""
+"""Builds the container image: `python -m deploy.image`, or `build_image` from Python."""
 
 from .build import build_image
 from .errors import ImageBuildError

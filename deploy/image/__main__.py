@@ -1,4 +1,4 @@
-"""Builds the image and prints where it is: python -m deploy.image [--output FILE]"""
+"""Builds the image and prints its path: python -m deploy.image [--output FILE]"""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .errors import ImageBuildError
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="python -m deploy.image",
-        description="Build gpuslice's container image, for this machine's architecture.",
+        description="Build the container image of gpuslice for the architecture of this machine.",
     )
     parser.add_argument(
         "--output",
         type=Path,
         metavar="FILE",
-        help="where to write it (default: dist/gpuslice-<version>-<architecture>.tar)",
+        help="path of the image (default: dist/gpuslice-<version>-<architecture>.tar)",
     )
     try:
         print(build_image(parser.parse_args().output))

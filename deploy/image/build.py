@@ -1,7 +1,7 @@
-"""Builds gpuslice's container image from Debian packages and wheels, without a container engine.
+"""Builds the container image from Debian packages and wheels, without a container engine.
 
-Three layers, from what changes least to what changes most: a userland with Python, the locked
-dependencies, gpuslice. Each is kept in the cache, by what it was made of.
+The image has three layers, the least frequently changed first: a userland with Python, the locked
+dependencies, gpuslice. The cache contains each layer under a key of its inputs.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from .wheels import install_gpuslice, install_requirements, locked_requirements,
 def build_image(
     target: Path | None = None, *, say: Say = to_stderr, cache: Path | None = None
 ) -> Path:
-    """Writes the image for this machine's architecture to `target`, and returns where it is.
+    """Writes the image for the architecture of this machine to `target`, and returns its path.
 
-    Half a minute the first time, some seconds when nothing changed.
+    Takes half a minute the first time, and some seconds if nothing changed.
     """
     began = time.monotonic()
     require_debian()
@@ -44,7 +44,7 @@ def build_image(
         write_complete(target, partial(write_image, image_name(project), settings, layers))
     except OSError as error:
         raise ImageBuildError(
-            f"{target} cannot be written ({error.strerror}): name another file with --output"
+            f"{target} cannot be written ({error.strerror}): use another file with --output"
         ) from error
     size = target.stat().st_size
     say(f"wrote {target}: {size / 1e6:.1f} MB, in {time.monotonic() - began:.1f} s")
@@ -76,9 +76,9 @@ class _Builder:
 
     def _userland(self, packages: list[Package]) -> Layer:
         directory = self._cache.packages
-        self._say(f"getting {len(packages)} Debian packages …")
+        self._say(f"downloading {len(packages)} Debian packages …")
         download(packages, directory)
-        self._say("making the layer with Python …")
+        self._say("building the layer with Python …")
         contents = {package: read_package(directory / package.file) for package in packages}
         with tempfile.TemporaryDirectory(prefix="gpuslice-image-") as scratch:
             minimum = self.project.minimum_python
@@ -110,7 +110,7 @@ class _Builder:
     def _packages(
         self, base: Layer, install: Callable[[Path, str], None], more: Tree | None = None
     ) -> Layer:
-        """What `install` puts into a directory, with bytecode, where Debian's Python looks."""
+        """A layer with the packages that `install` installs, and their bytecode."""
         with self._unpacked(base) as sysroot:
             place = f"usr/local/lib/{sysroot.python}/dist-packages"
             target = sysroot.directory / place

@@ -1,4 +1,4 @@
-"""What is kept between builds, in the user's cache directory."""
+"""Packages and layers of earlier builds, in the cache directory of the user."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 from .oci import Layer, read_compressed_layer
 
 Say = Callable[[str], None]
-# Edits and branches come back; older layers are of sources that nobody builds again.
+# Edits and branches are often built again, older sources are not.
 _KEPT_LAYERS = 4
 
 
@@ -32,7 +32,7 @@ class Cache:
         return self.directory / "packages"
 
     def layer(self, kind: str, key: str, make: Callable[[], Layer]) -> Layer:
-        """The layer of this key, made if it is not there; it is put there complete."""
+        """The layer of this key. If it is missing, it is built and stored atomically."""
         place = self.directory / "layers" / f"{kind}-{key}"
         if place.exists():
             place.touch()
@@ -52,13 +52,13 @@ class Cache:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                say("waiting for another process that builds an image …")
+                say("waiting for another build …")
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
 
 
 def write_complete(target: Path, write: Callable[[Path], object]) -> None:
-    """Whoever finds the file finds all of it."""
+    """Writes the file atomically: it exists completely or not at all."""
     fresh = target.with_name(f".{target.name}-{os.getpid()}")
     try:
         write(fresh)
@@ -72,7 +72,7 @@ def key_of(*parts: str) -> str:
 
 
 def fingerprint(files: Iterable[Path], root: Path) -> str:
-    """Of names and contents."""
+    """A digest of names and contents."""
     digest = hashlib.sha256()
     for file in sorted(files):
         content = hashlib.sha256(file.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""Other programs: run, and their failures told with a remedy."""
+"""Runs other programs, and reports failures with a remedy."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def run(
     directory: Path = ROOT,
     environment: Mapping[str, str] | None = None,
 ) -> bytes:
-    """What it wrote to standard output. `environment` replaces the caller's."""
+    """Returns the standard output. `environment` replaces that of this process."""
     command = " ".join(str(word) for word in argv[:3])
     try:
         done = subprocess.run(
@@ -32,10 +32,12 @@ def run(
             check=False,
         )
     except OSError as error:
-        raise ImageBuildError(f"{command} … does not start ({error.strerror}): {remedy}") from error
+        raise ImageBuildError(
+            f"{command} … cannot be started ({error.strerror}): {remedy}"
+        ) from error
     if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()[-15:]
-        raise ImageBuildError("\n".join([f"{command} … failed: {remedy}", *said]))
+        output = done.stderr.decode(errors="replace").strip().splitlines()[-15:]
+        raise ImageBuildError("\n".join([f"{command} … failed: {remedy}", *output]))
     return done.stdout
 
 
@@ -43,7 +45,7 @@ def require_debian() -> None:
     missing = [name for name in ("apt-get", "dpkg", "dpkg-deb") if shutil.which(name) is None]
     if missing:
         raise ImageBuildError(
-            f"the image is made of Debian packages, but {' and '.join(missing)} is not on PATH: "
+            f"the image consists of Debian packages, but {' and '.join(missing)} is not on PATH: "
             "run this on Debian or Ubuntu"
         )
 
@@ -53,7 +55,7 @@ def find_uv(root: Path = ROOT) -> Path:
     found = shutil.which("uv") or (str(own) if own.exists() else None)
     if found is None:
         raise ImageBuildError(
-            "the image has wheels that uv installs, but uv is neither on PATH nor in .tools: run "
+            "uv installs the wheels of the image, but it is neither on PATH nor in .tools: run "
             "make setup"
         )
     return Path(found)

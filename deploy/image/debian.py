@@ -1,4 +1,4 @@
-"""Debian packages: which ones apt would install on an empty system, and what is in them."""
+"""Debian packages: which ones apt would install on an empty system, and their files."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Package:
 
 @dataclass(frozen=True, slots=True)
 class Platform:
-    """Debian's word for an architecture, which is also OCI's, and the loader's."""
+    """The name of an architecture in Debian and OCI, and its triplet for the loader."""
 
     architecture: str
     triplet: str
@@ -49,32 +49,32 @@ def this_platform() -> Platform:
 
 
 def resolve(names: Sequence[str]) -> list[Package]:
-    """These packages and all that they depend on, by the machine's package lists."""
-    said = run(
+    """These packages and their dependencies, by the package lists of this machine."""
+    output = run(
         [
             *("apt-get", "install", "--print-uris", "--yes", "-qq", "--no-install-recommends"),
-            # Nothing is installed yet, and nobody is asked to be root.
+            # As if nothing was installed, and without root.
             *("-o", "Dir::State::status=/dev/null", "-o", "Debug::NoLocking=true"),
             *names,
         ],
         remedy=_REFRESH,
     )
-    return parse_uris(said.decode())
+    return parse_uris(output.decode())
 
 
 def parse_uris(text: str) -> list[Package]:
     packages = [
-        # A file name cannot have the colon of an epoch.
+        # A file name cannot contain the colon of an epoch.
         Package(found["name"], found["version"].replace("%3a", ":"), found["file"])
         for found in _URI.finditer(text)
     ]
     if not packages:
-        raise ImageBuildError(f"apt-get names no packages: {_REFRESH}")
+        raise ImageBuildError(f"apt-get lists no packages: {_REFRESH}")
     return sorted(packages, key=lambda package: package.name)
 
 
 def download(packages: Iterable[Package], into: Path) -> None:
-    """Leaves complete files only."""
+    """Stores complete files only."""
     wanted = [f"{one.name}={one.version}" for one in packages if not (into / one.file).exists()]
     if not wanted:
         return
@@ -86,17 +86,15 @@ def download(packages: Iterable[Package], into: Path) -> None:
 
 
 def read_package(file: Path) -> dict[str, Entry]:
-    """Its files, with `bin`, `sbin` and `lib` below `usr`, as on any installed system."""
-    archive = run(
-        ["dpkg-deb", "--fsys-tarfile", file], remedy=f"remove {file}, it is downloaded again"
-    )
-    return {_merged(path): _harmless(entry) for path, entry in read_archive(archive).items()}
+    """The files of a package, with `bin`, `sbin` and `lib` below `usr`, as on a merged system."""
+    archive = run(["dpkg-deb", "--fsys-tarfile", file], remedy=f"remove {file}, and build again")
+    return {_merged(path): _without_setuid(entry) for path, entry in read_archive(archive).items()}
 
 
 def _merged(path: str) -> str:
     return f"usr/{path}" if _MERGED.match(f"{path}/") else path
 
 
-def _harmless(entry: Entry) -> Entry:
-    """Without the bits by which a program gets the rights of its owner."""
+def _without_setuid(entry: Entry) -> Entry:
+    """Removes setuid, setgid and sticky bits."""
     return File(entry.content, entry.mode & 0o777) if isinstance(entry, File) else entry

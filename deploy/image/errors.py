@@ -1,7 +1,7 @@
-"""What building an image can fail with."""
+"""Errors of building an image."""
 
 from __future__ import annotations
 
 
 class ImageBuildError(Exception):
-    """The image cannot be built; the message names the remedy."""
+    """The image cannot be built. The message names the remedy."""

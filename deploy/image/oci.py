@@ -1,6 +1,6 @@
-"""Container images in one file: an OCI layout in a tar archive.
+"""Writes a container image as one file: an OCI layout in a tar archive.
 
-Equal input gives equal bytes: entries are sorted, times and owners fixed.
+Equal input gives equal bytes: entries are sorted, times and owners are fixed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .tree import Directory, Entry, File, Link, Tree, with_parents
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """`diff_id` is the digest of the layer's tar archive, `blob` that archive as it is sent."""
+    """`diff_id` is the digest of the tar archive, `blob` is the archive as it is transferred."""
 
     blob: bytes
     kind: str
@@ -48,7 +48,7 @@ def plain_layer(tree: Tree) -> Layer:
 
 def compressed_layer(tree: Tree) -> Layer:
     archive = pack(tree)
-    # zlib's own gzip header has neither a time nor a name.
+    # The gzip header of zlib contains neither a time nor a name.
     compressor = zlib.compressobj(6, zlib.DEFLATED, _GZIP)
     blob = compressor.compress(archive) + compressor.flush()
     return Layer(blob, _COMPRESSED, _digest(archive))
@@ -83,7 +83,7 @@ def pack(tree: Tree) -> bytes:
 
 
 def read_archive(archive: bytes) -> dict[str, Entry]:
-    """A tar archive of files, directories and links; hard links become files of their own."""
+    """Reads a tar archive of files, directories and links. Hard links become separate files."""
     tree: dict[str, Entry] = {}
     with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
         for member in tar:
@@ -94,10 +94,10 @@ def read_archive(archive: bytes) -> dict[str, Entry]:
 
 
 def write_image(name: str, settings: Settings, layers: Sequence[Layer], target: Path) -> None:
-    """`name` is fully qualified and has a tag: it is what engines store the image under."""
+    """`name` is fully qualified and has a tag: engines store the image under this name."""
     tag = _tag(name)
     if not layers:
-        raise ImageBuildError(f"image {name} has no layers: give it at least one")
+        raise ImageBuildError(f"image {name} has no layers: add at least one")
     blobs: dict[str, bytes] = {}
 
     def add(content: bytes, kind: str) -> dict[str, object]:
@@ -147,7 +147,7 @@ def _tag(name: str) -> str:
     matched = _NAME.fullmatch(name)
     if matched is None:
         raise ImageBuildError(
-            f"image name {name!r} is not fully qualified: write it as host/path:tag in lower case"
+            f"image name {name!r} is not fully qualified: use host/path:tag in lower case"
         )
     return matched["tag"]
 
@@ -178,7 +178,7 @@ def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo) -> Entry:
     content = tar.extractfile(member) if member.isreg() or member.islnk() else None
     if content is None:
         raise ImageBuildError(
-            f"{member.name} is no file, directory or link: it has no place in an image"
+            f"{member.name} is not a file, directory or link: remove it from the image"
         )
     return File(content.read(), member.mode & 0o7777)
 

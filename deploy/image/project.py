@@ -1,4 +1,4 @@
-"""What the image says about itself, and how its containers start."""
+"""Name, labels and container settings of the image."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from .debian import Platform
 from .errors import ImageBuildError
 from .oci import Settings
 
-# What a wheel of gpuslice is made from.
+# The sources of the wheel of gpuslice.
 SOURCES = ("src", "pyproject.toml", "README.md", "LICENSE")
-# A name that no engine completes, and that none looks for elsewhere: it is there or it is not.
+# Engines neither complete this name nor pull it: the image is loaded or it is missing.
 _PREFIX = "localhost"
 
 
@@ -31,25 +31,27 @@ class Project:
 
 def read_project() -> Project:
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    stated = tomllib.loads(text)["project"]
+    project = tomllib.loads(text)["project"]
     return Project(
-        stated["version"],
-        stated["description"],
-        stated["license"],
-        minimum_version(stated["requires-python"]),
-        stated["scripts"],
+        project["version"],
+        project["description"],
+        project["license"],
+        minimum_version(project["requires-python"]),
+        project["scripts"],
     )
 
 
 def minimum_version(requires: str) -> tuple[int, int]:
     found = re.fullmatch(r">=(\d+)\.(\d+)", requires)
     if found is None:
-        raise ImageBuildError(f"requires-python {requires!r} in pyproject.toml: write it as >=3.11")
+        raise ImageBuildError(
+            f"requires-python {requires!r} in pyproject.toml: use a form such as >=3.11"
+        )
     return int(found[1]), int(found[2])
 
 
 def image_name(project: Project) -> str:
-    """Under which engines store the image, and manifests name it."""
+    """The name of the image in engines and manifests."""
     return f"{_PREFIX}/gpuslice:{project.version}"
 
 
@@ -64,12 +66,12 @@ def image_settings(project: Project, platform: Platform) -> Settings:
     }
     return Settings(
         architecture=platform.architecture,
-        # Manifests for NVIDIA's device plugin may give no command, or arguments only.
+        # Manifests for NVIDIA's device plugin may have no command, or arguments only.
         entrypoint=("nvidia-device-plugin",),
         environment={
             "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-            # Manifests for gpushare and for NVIDIA's plugin leave these two to the image; compute
-            # brings nvidia-cuda-mps-control.
+            # Manifests for gpushare and for NVIDIA's plugin do not set these two variables. compute
+            # includes nvidia-cuda-mps-control.
             "NVIDIA_VISIBLE_DEVICES": "all",
             "NVIDIA_DRIVER_CAPABILITIES": "compute,utility",
         },
@@ -86,12 +88,12 @@ class _Commit:
 
 
 def _commit() -> _Commit | None:
-    """None where the image is of no commit: there is no repository, or there are changes."""
+    """None if there is no repository, or if the inputs have uncommitted changes."""
     inputs = [*SOURCES, "uv.lock", "deploy/image"]
     if _git("status", "--porcelain", "--", *inputs) != "":
         return None
-    said = _git("show", "--no-patch", "--format=%H %ct")
-    return _Commit(said.split()[0], int(said.split()[1])) if said else None
+    shown = _git("show", "--no-patch", "--format=%H %ct")
+    return _Commit(shown.split()[0], int(shown.split()[1])) if shown else None
 
 
 def _iso(seconds: int) -> str:

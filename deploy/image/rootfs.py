@@ -1,4 +1,4 @@
-"""The userland below the wheels: which parts of which Debian packages run Python, and no more."""
+"""The userland below the wheels: the parts of Debian packages that Python needs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PACKAGES = (
 )
 
 _CERTIFICATES = "usr/share/ca-certificates/"
-# Of all packages together, these files are taken; libraries only as far as something needs them.
+# The files to keep of all packages; of libraries, only those that are needed.
 _KEPT = (
-    # By the first of these, NVIDIA's hooks know in which directories libraries lie.
+    # NVIDIA's hooks use the first of these to find the directories of libraries.
     *("etc/debian_version", "etc/os-release", "usr/lib/os-release"),
     "usr/share/common-licenses/*",
     *("etc/ld.so.conf", "etc/ld.so.conf.d/*", "usr/sbin/ldconfig"),
@@ -35,12 +35,12 @@ _KEPT = (
     "usr/bin/busybox",
     f"{_CERTIFICATES}*.crt",
 )
-_LEFT_OUT = (
+_SKIPPED = (
     # Character sets, engines and other plug-ins of libraries.
     "usr/lib/*-linux-gnu/*/*",
     *("*.a", "*/__pycache__/*", "*/sitecustomize.py", "usr/lib/python3.*/config-*"),
-    # Modules for terminals, databases, sound, lessons, installation and Python's own tests, and
-    # with them the libraries that nobody else needs.
+    # Modules for terminals, databases, sound, tutorials, installation and tests of Python. The
+    # libraries that only they need are removed, too.
     *(
         f"usr/lib/python3.*/{name}/*"
         for name in (
@@ -57,7 +57,7 @@ _LEFT_OUT = (
     ),
     *(f"usr/lib/python3.*/{name}.py" for name in ("antigravity", "this", "turtle")),
 )
-# What wheels and the driver's programs expect of any system, whether or not we need it.
+# Wheels and programs of the driver expect these packages on any system.
 _WHOLE = frozenset({"libc6", "libgcc-s1", "libstdc++6"})
 _SHELL = (
     *("cat", "df", "env", "find", "grep", "head", "id", "kill", "ls", "mount", "nslookup", "ps"),
@@ -81,7 +81,7 @@ _OWN_ENTRIES: Mapping[str, Entry] = {
 def make_userland(
     packages: Mapping[Package, Tree], platform: Platform, scratch: Path, minimum: tuple[int, int]
 ) -> dict[str, Entry]:
-    """The first layer; `scratch` is a directory to work in."""
+    """The first layer. `scratch` is a temporary directory."""
     chosen, owners = choose(packages)
     python = python_of(chosen, minimum)
     tree = bundle_certificates(chosen) | own_entries(chosen)
@@ -93,11 +93,11 @@ def make_userland(
     library = f"usr/lib/{python}"
     sysroot.compile(scratch / library)
     tree |= read_directory(scratch / library, library)
-    return tree | papers(packages, set(owners.values()))
+    return tree | licences(packages, set(owners.values()))
 
 
 def choose(packages: Mapping[Package, Tree]) -> tuple[dict[str, Entry], dict[str, Package]]:
-    """The files to take, and whose they are."""
+    """The files to keep, and the package of each."""
     tree: dict[str, Entry] = {}
     owners: dict[str, Package] = {}
     for package, content in packages.items():
@@ -108,11 +108,11 @@ def choose(packages: Mapping[Package, Tree]) -> tuple[dict[str, Entry], dict[str
 
 
 def is_kept(path: str) -> bool:
-    return _matches(path, _KEPT) and not _matches(path, _LEFT_OUT)
+    return _matches(path, _KEPT) and not _matches(path, _SKIPPED)
 
 
 def python_of(tree: Tree, minimum: tuple[int, int]) -> str:
-    """The interpreter's own name, as python3.11."""
+    """The name of the interpreter, for example python3.11."""
     link = tree.get("usr/bin/python3")
     found = re.fullmatch(r"python(\d+)\.(\d+)", link.target) if isinstance(link, Link) else None
     if found is None:
@@ -122,14 +122,14 @@ def python_of(tree: Tree, minimum: tuple[int, int]) -> str:
         )
     if (int(found[1]), int(found[2])) < minimum:
         raise ImageBuildError(
-            f"this release has {found[0]}, and gpuslice needs {minimum[0]}.{minimum[1]} or newer: "
-            "build on Debian 12 or newer, or on Ubuntu 24.04 or newer"
+            f"this release has {found[0]}, and gpuslice requires {minimum[0]}.{minimum[1]} or "
+            "newer: build on Debian 12 or newer, or on Ubuntu 24.04 or newer"
         )
     return found[0]
 
 
 def bundle_certificates(tree: Tree) -> dict[str, Entry]:
-    """One file in place of many, as installing the package would make it."""
+    """Joins all certificates in one file, as the installation of the package does."""
     bundle = [
         entry.content.rstrip() + b"\n"
         for path, entry in sorted(tree.items())
@@ -140,7 +140,7 @@ def bundle_certificates(tree: Tree) -> dict[str, Entry]:
 
 
 def own_entries(tree: Tree) -> dict[str, Entry]:
-    """What installing packages, rather than unpacking them, would have made."""
+    """Files that the installation of packages creates, and that are not in the packages."""
     tools = {f"usr/bin/{name}": Link("busybox") for name in _SHELL}
     has_lib64 = any(path.startswith("usr/lib64/") for path in tree)
     return {**_OWN_ENTRIES, **tools, **({"lib64": Link("usr/lib64")} if has_lib64 else {})}
@@ -161,10 +161,10 @@ def _unneeded_libraries(
     return sorted(libraries - needed - behind)
 
 
-def papers(packages: Mapping[Package, Tree], used: Iterable[Package]) -> dict[str, Entry]:
-    """Licences of what was taken, and a list of it.
+def licences(packages: Mapping[Package, Tree], used: Iterable[Package]) -> dict[str, Entry]:
+    """The licences of the packages, and a list of the packages.
 
-    A package of one source may point to another one's licence, which then is taken too.
+    A package may link to the licence of another one, which is then included.
     """
     found: dict[str, Entry] = {}
     contents = {package.name: tree for package, tree in packages.items()}

@@ -1,7 +1,7 @@
-"""The image on disk, as far as it is made: its own loader and Python run from where they lie.
+"""The incomplete image on disk, with its own loader and Python.
 
-So the image's Python compiles what it will run, and its loader tells which libraries are missing,
-without entering the image, which only root could.
+The Python of the image compiles the modules, and its loader finds missing libraries. Both run
+without chroot, which requires root.
 """
 
 from __future__ import annotations
@@ -28,20 +28,20 @@ class Sysroot:
 
     def libraries(self, file: Path) -> set[Path]:
         """Every library that the loader maps for this file, as paths from the root."""
-        said = self._load("--list", file).decode()
-        found = {match["name"]: match["path"] for match in _RESOLVED.finditer(said)}
-        # What the loader finds in the machine's own directories is missing in the image.
+        output = self._load("--list", file).decode()
+        found = {match["name"]: match["path"] for match in _RESOLVED.finditer(output)}
+        # A library that the loader finds in a directory of this machine is missing in the image.
         inside = f"{self.directory}/"
         missing = sorted(name for name, path in found.items() if not path.startswith(inside))
         if missing:
             raise ImageBuildError(
                 f"{file.relative_to(self.directory)} needs {', '.join(missing)}, which the image "
-                "lacks: add the Debian package that has it to PACKAGES in deploy/image/rootfs.py"
+                "lacks: add its Debian package to PACKAGES in deploy/image/rootfs.py"
             )
         return {Path(path).relative_to(self.directory) for path in found.values()}
 
     def compile(self, directory: Path) -> None:
-        """Bytecode for all modules below, which needs no check against files of the epoch."""
+        """Compiles all modules. Bytecode is not checked against times, which are all the same."""
         self._load(
             self.directory / "usr/bin" / self.python,
             *("-s", "-S", "-m", "compileall", "-q", "-f", "-o", "0"),
@@ -52,8 +52,8 @@ class Sysroot:
     def _load(self, *argv: str | Path) -> bytes:
         libraries = self.directory / "usr/lib" / self.triplet
         [loader] = libraries.glob("ld-linux-*.so.*")
-        # Sets of names are written in the order of their hashes: fix it. Besides, the caller's
-        # settings of loader and Python have no say here.
+        # Bytecode contains sets in the order of their hashes, so the seed is fixed. Settings of the
+        # caller for the loader and Python do not apply.
         environment = {
             "PATH": os.defpath,
             "PYTHONHOME": str(self.directory / "usr"),
@@ -62,8 +62,8 @@ class Sysroot:
         }
         return run(
             [loader, "--inhibit-cache", "--library-path", libraries, *argv],
-            remedy="the image's own programs must run here: build on the release that apt gets "
-            "packages of, and with a TMPDIR in which programs may be started",
+            remedy="programs of the image must run here: build on the release whose packages apt "
+            "downloads, and with a TMPDIR that allows execution",
             environment=environment,
         )
 

@@ -1,7 +1,7 @@
-"""Files as a container will see them, as plain values: contents, modes and links by path.
+"""Files of a container as plain values: contents, modes and links by path.
 
-Owner and times are not part of it. Everything belongs to root and is of the epoch, so that equal
-content gives equal bytes, whoever builds it and when.
+Owners and times are fixed: everything belongs to root and has the time 0, so that equal content
+gives equal bytes.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ class Link:
 
 
 Entry: TypeAlias = Directory | File | Link
-# By path from the root, as `usr/bin/python3`.
+# By path from the root, for example `usr/bin/python3`.
 Tree: TypeAlias = Mapping[str, Entry]
 
 
 def with_parents(tree: Tree) -> dict[str, Entry]:
-    """The tree in order, with the directories that it implies; refuses one that cannot be."""
+    """The sorted tree with all parent directories. Raises ImageBuildError if it is not valid."""
     complete: dict[str, Entry] = {}
     for path, entry in tree.items():
         _check_path(path)
@@ -45,7 +45,7 @@ def with_parents(tree: Tree) -> dict[str, Entry]:
         for parent in parents(path):
             complete.setdefault(parent, tree.get(parent, Directory()))
             if not isinstance(complete[parent], Directory):
-                raise ImageBuildError(f"{path} lies below {parent}, which is no directory")
+                raise ImageBuildError(f"{path} is below {parent}, which is not a directory")
     return dict(sorted(complete.items()))
 
 
@@ -54,12 +54,12 @@ def parents(path: str) -> list[str]:
 
 
 def read_directory(directory: Path, at: str) -> dict[str, Entry]:
-    """What lies in a directory, to be found at this path. Of modes only what runs is kept."""
+    """The content of a directory, at this path. Of the modes, only execution is kept."""
     return {f"{at}/{path.relative_to(directory)}": _entry(path) for path in _walk(directory)}
 
 
 def write_directory(tree: Tree, directory: Path) -> None:
-    """Puts the tree on disk as the user's own; links stay as they are."""
+    """Writes the tree to the disk, with the current user as its owner."""
     for path, entry in with_parents(tree).items():
         place = directory / path
         match entry:
@@ -76,8 +76,8 @@ def _check_path(path: str) -> None:
     parts = path.split("/")
     if any(part in ("", ".", "..") for part in parts):
         raise ImageBuildError(
-            f"path {path!r} is not one from the root: write it as 'usr/bin/name', without a "
-            "leading slash, '.' or '..'"
+            f"path {path!r} is not valid: use the form 'usr/bin/name', without a leading slash, "
+            "'.' or '..'"
         )
 
 

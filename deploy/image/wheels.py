@@ -12,8 +12,8 @@ from .commands import run
 from .tree import Entry, File
 
 _NETWORK = "check the network, or set UV_DEFAULT_INDEX to a package index that can be reached"
-# What installers keep for themselves, sources of compiled modules, and a program of no use here.
-_LEFT_OUT = (
+# Files of installers, sources of compiled modules, and an example.
+_SKIPPED = (
     *("bin", ".lock", "example.py", "*.pyi", "*.pyx", "*.pxd", "*.c", "*.h"),
     *(
         f"*.dist-info/{name}"
@@ -23,11 +23,11 @@ _LEFT_OUT = (
 
 
 def locked_requirements(uv: Path) -> str:
-    said = run(
+    output = run(
         [uv, "export", "--frozen", "--no-dev", "--no-emit-project", "--no-header", "--no-annotate"],
         remedy="run uv lock, and check pyproject.toml",
     )
-    return said.decode()
+    return output.decode()
 
 
 def install_requirements(
@@ -57,7 +57,7 @@ def install_gpuslice(uv: Path, target: Path, *, python: str, machine: str) -> No
 def tidy(target: Path) -> None:
     for path in sorted(target.rglob("*"), reverse=True):
         name = str(path.relative_to(target))
-        if not any(fnmatchcase(name, pattern) for pattern in _LEFT_OUT):
+        if not any(fnmatchcase(name, pattern) for pattern in _SKIPPED):
             continue
         if path.is_dir():
             shutil.rmtree(path)
@@ -68,8 +68,8 @@ def tidy(target: Path) -> None:
 def program(entry_point: str) -> Entry:
     """A script for an entry point `module:function`.
 
-    The interpreter gets no flags: config-manager finds the agent by the first two words of its
-    command line.
+    The interpreter has no flags, because config-manager finds the agent by the first two words of
+    its command line.
     """
     module, _, function = entry_point.partition(":")
     lines = [
@@ -85,7 +85,7 @@ def _install(uv: Path, target: Path, python: str, machine: str, *what: str | Pat
     run(
         [
             *(uv, "pip", "install", "--target", target, "--no-deps", "--only-binary", ":all:"),
-            # Only what uv itself runs on; the wheels are for the image's Python.
+            # The Python of uv; the wheels are for the Python of the image.
             *("--python", sys.executable),
             *("--link-mode", "copy", "--python-version", python.removeprefix("python")),
             *("--python-platform", f"{machine}-manylinux_2_28", *what),

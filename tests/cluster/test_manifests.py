@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY
 
 from .harness import RESOURCE, Client, eventually
@@ -17,6 +17,7 @@ from .harness import RESOURCE, Client, eventually
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 SAMPLES = sorted((MANIFESTS / "samples").glob("*.yaml"))
 SAMPLE_UNITS = 3 * 3 + 6 + 4 + 2
+KUBELET_DIRECTORIES = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 SHOWN = (
     "ALIYUN_COM_GPU_MEM_CONTAINER",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -98,7 +99,8 @@ def test_the_daemonsets_give_the_agent_what_it_needs() -> None:
         [container] = pod["containers"]
         mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
         words = " ".join(container["command"]) + str(container["env"])
-        [pipe] = mounts - {"/var/lib/kubelet/device-plugins"}
+        assert mounts > KUBELET_DIRECTORIES
+        [pipe] = mounts - KUBELET_DIRECTORIES
         assert pipe in words  # MPS is looked after only where its directory can be seen
         assert pod["priorityClassName"] == "system-node-critical"
 
@@ -122,7 +124,7 @@ def test_nvidias_daemonset_has_only_settings_that_the_agent_knows() -> None:
     # Containers get these from the host, by the same settings that the agent has.
     assert volumes[mounts["/mps"]]["hostPath"]["path"] == env["MPS_ROOT"]
     assert volumes[mounts["/driver-root"]]["hostPath"]["path"] == env["NVIDIA_DRIVER_ROOT"]
-    for place in ("/var/lib/kubelet/device-plugins", CDI_DIRECTORY, NESTED_DIRECTORY):
+    for place in (*KUBELET_DIRECTORIES, CDI_DIRECTORY, NESTED_DIRECTORY):
         assert volumes[mounts[place]]["hostPath"]["path"] == place
     [port] = container["ports"]
     assert env["GPUSLICE_METRICS_ADDRESS"] == f":{port['containerPort']}"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuslice.codes import Code
 from tests.surroundings import open_directly
 
 from .harness import RESOURCE, Cluster, eventually
@@ -71,7 +72,7 @@ def test_a_label_that_names_nothing_is_told_on_the_node_and_changes_nothing(
     before = container_status(nvidia.wait_for_pod("replica", ready=True))
     set_label(nvidia, "shred")
     [event] = eventually(lambda: events_about_the_node(nvidia, "shred"), "the Node has the event")
-    assert event.startswith("ConfigurationNotFound: ")
+    assert event.startswith(f"{Code.CONFIGURATION_NOT_FOUND}: ")
     assert "ConfigurationNotFound" in nvidia.kubectl("describe", "node", NODE)
     assert nvidia.amount(NODE, resource=SHARED) == 16
     assert container_status(nvidia.pod("replica")) == before
@@ -88,7 +89,7 @@ def test_an_edit_of_the_config_map_is_followed_and_a_wrong_one_is_not(
     edited["shared"] = edited["shared"].replace("replicas: 4", "replicas: 2")
     whole.configs.update(**edited)
     whole.wait_for({SHARED: 8})
-    with whole.logging("keeping the last good settings"):
+    with whole.logging(f"{Code.CONFIGURATION_INVALID}: "):
         whole.configs.update(**edited | {"shared": edited["shared"].replace("sharing", "shareing")})
     eventually(
         lambda: events_about_the_node(nvidia, "shareing"),
@@ -98,7 +99,7 @@ def test_an_edit_of_the_config_map_is_followed_and_a_wrong_one_is_not(
     # The kubelet does not restart such an agent, and a rollout does not go on to other nodes.
     assert probe(whole, "livenessProbe") == 200
     assert probe(whole, "readinessProbe") == 503
-    with whole.logging("new settings"):
+    with whole.logging(f"{Code.SETTINGS_APPLIED}: "):
         whole.configs.update(**edited)
     eventually(lambda: probe(whole, "readinessProbe") == 200, "the agent is ready again")
     assert nvidia.amount(NODE, resource=SHARED) == 8

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .harness import RESOURCE, Cluster
 from .harness.daemonset import DaemonSetAgent
 from .harness.node import Mps
@@ -48,7 +50,7 @@ def test_a_request_for_two_renamed_replicas_is_refused_in_words(
     refused = nvidia.wait_for_pod("two", "Failed")
     assert refused["status"]["reason"] == "UnexpectedAdmissionError"
     told = event(nvidia, "two", "UnexpectedAdmissionError")
-    assert f'invalid allocation request for "{SHARED}"' in told
+    assert f'{Code.REQUEST_TOO_LARGE}: invalid allocation request for "{SHARED}"' in told
     assert "maximum request size for shared resources is 1; found 2" in told
 
 

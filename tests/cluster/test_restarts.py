@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .harness import Cluster, Node, Object, eventually
 from .pods import (
     check_nothing_is_double_booked,
@@ -59,7 +61,7 @@ def registration(node: Node) -> Iterator[None]:
     the past, and pods that the scheduler sends meanwhile are refused by the kubelet."""
 
     def count() -> int:
-        return node.agent.log.read_text().count("registered with the kubelet")
+        return node.agent.log.read_text().count(f"{Code.REGISTERED}: ")
 
     before = count()
     yield

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .harness import RESOURCE, Client, Cluster, ExistingCluster, eventually
 from .pods import (
     check_nothing_is_double_booked,
@@ -109,8 +111,9 @@ def test_a_slice_that_would_span_gpus_is_refused_with_our_sentence(cluster: Clus
     refused = cluster.wait_for_pod("wide", "Failed")
     assert refused["status"]["reason"] == "UnexpectedAdmissionError"
     told = event(cluster, "wide", "UnexpectedAdmissionError")
+    assert f"{Code.SPANS_GPUS}: " in told
     assert "no single GPU of this node has 8 GiB free" in told
-    assert "Ask for less, or wait until memory is freed" in told
+    assert "Request less, or wait until another pod ends" in told
 
 
 def test_thirty_pods_at_once_all_get_the_gpu_that_the_kubelet_says(cluster: Cluster) -> None:

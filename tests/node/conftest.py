@@ -7,9 +7,11 @@ from pathlib import Path
 import pytest
 
 from gpuslice_sim.kubelet import Kubelet
+from gpuslice_sim.mps.launch import kill
 from gpuslice_sim.node import create
 from tests.surroundings import SCRATCH, remove_directory
 
+from .mps_programs import running
 from .rig import Rig
 
 MakeRig = Callable[..., Rig]
@@ -17,10 +19,10 @@ MakeRig = Callable[..., Rig]
 
 @pytest.fixture
 def short_path() -> Iterator[Path]:
-    """Like tmp_path, but short enough for the paths of sockets. A failing test shows its logs."""
+    """Like tmp_path, but short enough for paths of sockets. Logs are shown if the test fails."""
     path = Path(tempfile.mkdtemp(prefix="gs-", dir=SCRATCH))
     yield path
-    for log in sorted(path.glob("*.log")):  # pytest shows what is printed only if the test failed
+    for log in sorted(path.glob("*.log")):  # pytest shows output only if the test failed
         print(f"--- {log.name}\n{log.read_text(errors='replace')}")
     remove_directory(path)
 
@@ -32,7 +34,10 @@ def make_rig(short_path: Path) -> Iterator[MakeRig]:
 
     def make(profile: str = "t4x2", *, driver: int = 570) -> Rig:
         node = create(short_path / "node", profile, driver=driver)
-        kubelet = Kubelet(short_path / "dp", pod_resources=short_path / "pr" / "kubelet.sock")
+        kubelet = Kubelet(
+            short_path / "device-plugins",
+            pod_resources=short_path / "pod-resources" / "kubelet.sock",
+        )
         kubelet.start()
         kubelets.append(kubelet)
         return Rig(node, kubelet, short_path)
@@ -45,3 +50,11 @@ def make_rig(short_path: Path) -> Iterator[MakeRig]:
 @pytest.fixture
 def rig(make_rig: MakeRig) -> Rig:
     return make_rig("t4x2")
+
+
+@pytest.fixture
+def no_daemon_stays(short_path: Path) -> Iterator[None]:
+    """Daemons have no parent here, and would outlive a test that failed."""
+    yield
+    for pid in running(short_path / "m").values():
+        kill(pid)

@@ -1,4 +1,4 @@
-"""A simulated node with a kubelet on it, where the real agent runs as a real process."""
+"""A simulated node with a kubelet, where the real agent runs as a process."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
+import time
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -21,17 +22,28 @@ from gpuslice_sim.kubelet import Allocation, Container, Endpoint, Kubelet, Pod
 from gpuslice_sim.mps.launch import MpsDaemon
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import PATIENCE_SECONDS, BackgroundProcess
+from tests.timing import timing
 
 RESOURCE = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"
 BIN = Path(sys.executable).parent
 
-# Two names of one program. As an agent it cuts memory unless told otherwise.
+# Two names of one program. As an agent it slices memory by default.
 AGENT, PLUGIN = "gpuslice agent", "nvidia-device-plugin"
 ENTRY_POINTS = {AGENT: ["gpuslice", "agent"], PLUGIN: ["nvidia-device-plugin"]}
 ONLY_DEVICES = {AGENT: ["--memory-devices=none"], PLUGIN: []}
 
 _EXCLUSIVE_PROCESS = 3
+
+
+def eventually(
+    condition: Callable[[], object], what: str, timeout: float = PATIENCE_SECONDS
+) -> None:
+    deadline = time.monotonic() + timeout
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
+        time.sleep(0.02)
+
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 
@@ -55,7 +67,7 @@ class Rig:
         return self.directory / "mps"
 
     def env(self) -> dict[str, str]:
-        return self.node.env() | {"KUBELET_SOCKET": str(self.kubelet_socket)}
+        return self.node.env() | {"KUBELET_SOCKET": str(self.kubelet_socket)} | timing()
 
     def agent(
         self, *args: str, name: str = "agent", env: Mapping[str, str] | None = None
@@ -77,9 +89,9 @@ class Rig:
         env: Mapping[str, str] | None = None,
         places: Mapping[str, Path] | None = None,
     ) -> BackgroundProcess:
-        """Offers whole GPUs unless told otherwise.
+        """Advertises whole GPUs by default.
 
-        With `places` it runs where the kernel shows this node's GPUs, and these directories too.
+        With `places` it runs in a namespace with the devices of this node and these directories.
         """
         argv = [*self.program(entry), *ONLY_DEVICES[entry], *args]
         return self.run(argv, name=name, env=env, places=places)
@@ -102,26 +114,26 @@ class Rig:
         return BackgroundProcess(inside, env=self.env() | dict(env or {}), log=log)
 
     def config(self, text: str) -> str:
-        """The flag for a file with this content, which is replaced as a whole."""
+        """The flag for a file with this content, which is replaced atomically."""
         path = self.directory / "config.yaml"
         fresh = path.with_suffix(".new")
         fresh.write_text(text)
         fresh.rename(path)
         return f"--config-file={path}"
 
-    def offered(self) -> dict[str, list[str]]:
+    def advertised(self) -> dict[str, list[str]]:
         """Resource -> ids of its devices."""
         return {name: sorted(self.kubelet.devices(name)) for name in self.kubelet.resources()}
 
-    def wait_for_offer(
+    def wait_for_resources(
         self, *resources: str, timeout: float = PATIENCE_SECONDS
     ) -> dict[str, list[str]]:
         for resource in resources:
             self.kubelet.wait_for(resource, timeout)
-        return self.offered()
+        return self.advertised()
 
     def allocate(self, resource: str, *ids: str) -> api.ContainerAllocateResponse:
-        """As for a container that is to have exactly these."""
+        """Allocate for one container with exactly these devices."""
         request = api.AllocateRequest(
             container_requests=[api.ContainerAllocateRequest(devices_ids=ids)]
         )
@@ -136,7 +148,7 @@ class Rig:
     def wait_for_healthy(
         self, resource: str, ids: set[str], timeout: float = PATIENCE_SECONDS
     ) -> None:
-        """Until these devices are healthy and no others."""
+        """Until exactly these devices are healthy."""
         self.kubelet.wait_until(
             lambda: self.healthy(resource) == ids,
             f"{len(ids)} healthy devices of {resource}",
@@ -144,7 +156,7 @@ class Rig:
         )
 
     def wait_for_limits(self, resource: str = RESOURCE) -> Endpoint:
-        """Until it is on offer and MPS answers: on a busy machine the first look may fail."""
+        """Until all devices are healthy: on a busy machine the first probe of MPS may fail."""
         endpoint = self.kubelet.wait_for(resource)
         self.kubelet.wait_until(
             lambda: self.kubelet.allocatable(resource) == self.kubelet.capacity(resource),
@@ -153,7 +165,7 @@ class Rig:
         return endpoint
 
     def mps_daemon(self, resource: str) -> MpsDaemon:
-        """The daemon of a resource, as NVIDIA's MPS pod would run it below `mps_root`."""
+        """The daemon of a resource, below `mps_root` like in NVIDIA's MPS pod."""
         for gpu in self.node.gpus():
             self.node.set({f"gpu.{gpu.index}.compute_mode": _EXCLUSIVE_PROCESS})
         place = self.mps_root / resource
@@ -165,7 +177,7 @@ class Rig:
         return self.directory / "m"
 
     def contained(self, answer: api.ContainerAllocateResponse, *args: str) -> dict[str, Any]:
-        """A CUDA program in a container, with the answer's mounts and variables and no more."""
+        """Runs a CUDA program in a container with the mounts and variables of the answer."""
         places = {m.container_path: Path(m.host_path) for m in answer.mounts}
         return self._simcuda(
             self.node.namespace_command([str(self.node.bin / "simcuda"), *args], places),
@@ -173,7 +185,7 @@ class Rig:
         )
 
     def holding(self, answer: api.ContainerAllocateResponse, *args: str) -> BackgroundProcess:
-        """As `contained`, and it keeps what it got."""
+        """Like `contained`, but the program keeps its memory."""
         places = {m.container_path: Path(m.host_path) for m in answer.mounts}
         argv = [str(self.node.bin / "simcuda"), "hold", *args]
         return BackgroundProcess(
@@ -183,7 +195,7 @@ class Rig:
         )
 
     def admit(self, units: int, name: str = "pod") -> Allocation:
-        """A pod with one container that asks for this many units."""
+        """Admits a pod with one container that requests this many units."""
         return self.kubelet.admit(Pod(name, [Container("main", {RESOURCE: units})]))[0]
 
     def healthy_units(self, uuid: str) -> int:
@@ -193,9 +205,9 @@ class Rig:
     def simcuda(
         self, answer: api.ContainerAllocateResponse, *args: str, **more: str
     ) -> dict[str, Any]:
-        """A CUDA program with just the environment that the container would have.
+        """Runs a CUDA program with exactly the environment that the container would have.
 
-        Mounts have the same path on both sides, so a process on the node sees what they bring.
+        Mounts have the same path on both sides, so a process on the node has them already.
         """
         assert all(m.host_path == m.container_path for m in answer.mounts)
         return self._simcuda([str(self.node.bin / "simcuda"), *args], dict(answer.envs) | more)
@@ -205,14 +217,14 @@ class Rig:
         done = subprocess.run(
             argv, env=env, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS
         )
-        assert done.stdout, f"{argv} said nothing: {done.stderr}"
+        assert done.stdout, f"{argv} printed nothing: {done.stderr}"
         result: dict[str, Any] = json.loads(done.stdout)
         return result
 
 
 @dataclass
 class Listener:
-    """One more open device stream, beside the kubelet's."""
+    """Another open device stream, in addition to the kubelet's."""
 
     endpoint: Endpoint
     lists: list[api.ListAndWatchResponse] = field(default_factory=list)

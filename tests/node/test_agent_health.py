@@ -1,4 +1,4 @@
-"""GPUs that fail, and the slices on them."""
+"""GPUs that fail, and the health of their memory units."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import time
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 
 from .conftest import MakeRig
@@ -17,20 +18,21 @@ def cpu_seconds(process: BackgroundProcess) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_a_fatal_xid_marks_every_slice_of_that_gpu_and_no_other(make_rig: MakeRig) -> None:
+def test_a_fatal_xid_makes_every_slice_of_that_gpu_unhealthy_and_no_other(
+    make_rig: MakeRig,
+) -> None:
     rig = make_rig("v100x4")
     gpus = [gpu.uuid for gpu in rig.node.gpus()]
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
-        agent.wait_for_output("registered")
+        agent.wait_for_code(Code.REGISTERED)
         lists = endpoint.lists
         rig.node.faults.xid(2, 79)
         rig.kubelet.wait_until(lambda: rig.healthy_units(gpus[2]) == 0, "GPU 2 unhealthy")
         assert [rig.healthy_units(uuid) for uuid in gpus] == [32, 32, 0, 32]
         assert rig.kubelet.capacity(RESOURCE) == 128
         assert endpoint.lists == lists + 1  # all its slices in one message
-        assert "a GPU became unhealthy" in agent.output()
-        assert "XID 79" in agent.output()
+        assert agent.logged(Code.XID, f"uuid={gpus[2]} .*XID 79") == 1
 
 
 def test_pods_go_to_the_healthy_gpus(rig: Rig) -> None:
@@ -48,12 +50,14 @@ def test_an_application_error_leaves_the_gpu_healthy(rig: Rig) -> None:
         first, second = (gpu.uuid for gpu in rig.node.gpus())
         for xid in (13, 31, 43, 45, 68, 109):
             rig.node.faults.xid(0, xid)
-        rig.node.faults.xid(1, 79)  # comes last, so the others have been seen by then
+        rig.node.faults.xid(1, 79)  # comes last: the others have been read by then
         rig.kubelet.wait_until(lambda: rig.healthy_units(second) == 0, "GPU 1 unhealthy")
         assert rig.healthy_units(first) == 15
 
 
-def test_a_gpu_lost_without_any_event_is_noticed_and_disturbs_no_other(rig: Rig) -> None:
+def test_a_gpu_lost_without_an_event_becomes_unhealthy_and_the_others_stay_healthy(
+    rig: Rig,
+) -> None:
     with rig.agent():
         rig.kubelet.wait_for(RESOURCE)
         first, second = (gpu.uuid for gpu in rig.node.gpus())
@@ -62,20 +66,20 @@ def test_a_gpu_lost_without_any_event_is_noticed_and_disturbs_no_other(rig: Rig)
         assert rig.healthy_units(second) == 15
 
 
-def test_a_gpu_lost_before_the_start_is_left_out_and_the_rest_is_offered(rig: Rig) -> None:
+def test_a_gpu_lost_before_the_start_is_skipped_and_the_others_are_advertised(rig: Rig) -> None:
     first, second = (gpu.uuid for gpu in rig.node.gpus())
     rig.node.faults.lost(0)
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.healthy_units(second) == 15
         assert rig.healthy_units(first) == 0
-        agent.wait_for_output("left out a GPU index=0")
+        agent.wait_for_code(Code.GPU_SKIPPED, "GPU 0")
 
 
-def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_from_the_first_list_on(
+def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_in_the_first_list(
     rig: Rig,
 ) -> None:
-    """The watch begins before anything is offered, so no error falls between the two."""
+    """The watch starts before anything is advertised, so no error is missed."""
     first, second = (gpu.uuid for gpu in rig.node.gpus())
     rig.node.faults.call(0, "nvmlDeviceRegisterEvents", "UNKNOWN")
     with rig.agent():
@@ -84,11 +88,11 @@ def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_from_the_first_list_o
         assert endpoint.lists == 1
 
 
-def test_an_event_wait_that_fails_is_no_busy_loop_and_harms_no_gpu(rig: Rig) -> None:
+def test_an_event_wait_that_fails_causes_no_busy_loop_and_no_unhealthy_gpu(rig: Rig) -> None:
     with rig.agent() as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.event_wait("UNKNOWN")
-        time.sleep(0.6)  # the wait that runs now ends
+        time.sleep(0.6)  # until the current wait ends
         before = cpu_seconds(agent)
         time.sleep(2.0)
         assert cpu_seconds(agent) - before < 0.5
@@ -105,4 +109,4 @@ def test_health_checks_can_be_turned_off(rig: Rig) -> None:
         rig.node.faults.xid(0, 79)
         time.sleep(1.0)
         assert rig.kubelet.allocatable(RESOURCE) == 30
-        assert "unhealthy" not in agent.output()
+        assert agent.logged(Code.XID) == 0

@@ -1,11 +1,10 @@
-"""Labels that the agent itself keeps true."""
+"""Labels that the agent publishes."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from .rig import AGENT, GPU, Rig
-from .test_node_config import eventually
+from .rig import AGENT, GPU, Rig, eventually
 
 
 def labels(file: Path) -> dict[str, str]:
@@ -14,7 +13,7 @@ def labels(file: Path) -> dict[str, str]:
     return dict(line.split("=", 1) for line in file.read_text().splitlines())
 
 
-def test_labels_follow_the_settings_to_where_they_are_to_go(rig: Rig) -> None:
+def test_labels_follow_the_settings_to_another_file(rig: Rig) -> None:
     first, second = rig.directory / "first", rig.directory / "second"
 
     def settings(file: Path, replicas: int) -> str:
@@ -29,7 +28,7 @@ def test_labels_follow_the_settings_to_where_they_are_to_go(rig: Rig) -> None:
         rig.config(settings(first, 3))
         eventually(lambda: labels(first).get("nvidia.com/gpu.replicas") == "3", "new labels")
         rig.config(settings(second, 3))
-        eventually(lambda: labels(second).get("nvidia.com/gpu.count") == "2", "the new place")
-        eventually(lambda: not first.exists(), "the old place is empty")
+        eventually(lambda: labels(second).get("nvidia.com/gpu.count") == "2", "the new file")
+        eventually(lambda: not first.exists(), "the old file to be removed")
         assert agent.stop() == 0
     assert not second.exists()

@@ -1,4 +1,4 @@
-"""`config-manager`, the sidecar of charts for NVIDIA's plugin, beside our agent."""
+"""`config-manager`, the sidecar in charts for NVIDIA's plugin, with our agent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import BIN, Rig
-from .test_node_config import configs, eventually, kubernetes, memory, set_label, wait_for_only
+from .rig import BIN, Rig, eventually
+from .test_node_config import configs, kubernetes, memory, set_label, wait_for_only
 
 __all__ = ["configs", "kubernetes"]
 
@@ -27,10 +28,10 @@ def manager(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str) ->
         "CONFIG_FILE_SRCDIR": str(configs.directory),
         "CONFIG_FILE_DST": str(rig.directory / "config" / "config.yaml"),
     }
-    # By default it would tell the agents of other tests.
-    told = f"--process-to-signal={rig.directory / 'told-program'}"
+    # By default it would signal the agents of other tests.
+    signalled = f"--process-to-signal={rig.directory / 'signalled'}"
     return BackgroundProcess(
-        [str(BIN / "config-manager"), told, *args],
+        [str(BIN / "config-manager"), signalled, *args],
         env=rig.env() | variables,
         log=rig.directory / "manager.log",
     )
@@ -40,7 +41,7 @@ def link(rig: Rig) -> Path:
     return rig.directory / "config" / "config.yaml"
 
 
-def test_once_it_links_what_the_label_names_and_ends(
+def test_oneshot_links_the_configuration_that_the_label_names_and_exits(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -53,7 +54,7 @@ def test_once_it_links_what_the_label_names_and_ends(
     assert link(rig).read_text() == memory("example.com/b")
 
 
-def test_the_empty_configuration_is_a_link_to_nothing(
+def test_the_empty_configuration_is_a_link_to_dev_null(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, None)
@@ -62,9 +63,7 @@ def test_the_empty_configuration_is_a_link_to_nothing(
     assert link(rig).readlink() == Path("/dev/null")
 
 
-def test_a_link_that_leads_nowhere_is_replaced(
-    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
-) -> None:
+def test_a_dangling_link_is_replaced(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap) -> None:
     link(rig).parent.mkdir()
     link(rig).symlink_to("gone")
     set_label(kubernetes, "a")
@@ -73,7 +72,7 @@ def test_a_link_that_leads_nowhere_is_replaced(
     assert link(rig).readlink() == configs.directory / "a"
 
 
-def test_what_a_killed_sidecar_left_behind_is_in_nobodys_way(
+def test_a_temporary_link_of_a_killed_sidecar_is_replaced(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     link(rig).parent.mkdir()
@@ -86,7 +85,7 @@ def test_what_a_killed_sidecar_left_behind_is_in_nobodys_way(
     assert list(link(rig).parent.iterdir()) == [link(rig)]
 
 
-def test_a_link_that_is_right_is_left_alone(
+def test_a_correct_link_is_not_written_again(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -98,7 +97,7 @@ def test_a_link_that_is_right_is_left_alone(
     assert made[0] == made[1]
 
 
-def test_an_agent_beside_it_follows_the_label_and_edits(
+def test_an_agent_that_reads_the_link_follows_the_label_and_edits(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -124,23 +123,23 @@ def test_the_link_follows_the_label_to_an_equal_configuration(
         eventually(lambda: link(rig).readlink() == configs.directory / "b", "the link moves")
 
 
-def test_a_label_that_names_nothing_leaves_the_link_and_the_sidecar_alone(
+def test_a_label_that_names_no_configuration_leaves_the_link_unchanged(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
     with manager(rig, kubernetes, configs) as process:
         eventually(link(rig).exists, "the link is there")
         set_label(kubernetes, "absent")
-        process.wait_for_output("keeping the last good configuration")
+        process.wait_for_code(Code.CONFIGURATION_NOT_FOUND)
         assert link(rig).readlink() == configs.directory / "a"
         set_label(kubernetes, "b")
         eventually(lambda: link(rig).readlink() == configs.directory / "b", "the link moves")
 
 
-def test_the_named_process_is_told_of_a_change(
+def test_the_named_process_is_signalled_after_a_change(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
-    program = rig.directory / "told-program"
+    program = rig.directory / "signalled"
     program.symlink_to("/bin/sleep")
     set_label(kubernetes, "a")
     with (
@@ -156,8 +155,8 @@ def test_the_named_process_is_told_of_a_change(
 def test_a_process_started_by_its_name_is_found_by_its_path(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
-    """As with the MPS daemon of NVIDIA's chart."""
-    name = f"told-{uuid.uuid4()}"
+    """For example the MPS daemon of NVIDIA's chart."""
+    name = f"signalled-{uuid.uuid4()}"
     set_label(kubernetes, "a")
     with (
         subprocess.Popen([name, "60"], executable="/bin/sleep") as sleeper,
@@ -168,10 +167,10 @@ def test_a_process_started_by_its_name_is_found_by_its_path(
         assert sleeper.wait(20) == -signal.SIGTERM
 
 
-def test_an_editor_of_a_file_of_that_name_is_not_told(
+def test_an_editor_of_a_file_of_that_name_is_not_signalled(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
-    name = f"told-{uuid.uuid4()}"
+    name = f"signalled-{uuid.uuid4()}"
     (rig.directory / name).write_text("import time\ntime.sleep(60)\n")
     set_label(kubernetes, "a")
     with (
@@ -180,13 +179,13 @@ def test_an_editor_of_a_file_of_that_name_is_not_told(
     ):
         eventually(link(rig).exists, "the link is there")
         set_label(kubernetes, "b")
-        process.wait_for_output("nobody to tell of the new configuration")
+        process.wait_for_code(Code.SIGNAL_FAILED)
         assert editor.poll() is None
         editor.kill()
 
 
 @pytest.mark.parametrize("missing", ["NODE_NAME", "CONFIG_FILE_SRCDIR", "CONFIG_FILE_DST"])
-def test_what_must_be_given_is_named(rig: Rig, missing: str) -> None:
+def test_a_missing_required_option_is_named(rig: Rig, missing: str) -> None:
     given = {"NODE_NAME": "n1", "CONFIG_FILE_SRCDIR": "/x", "CONFIG_FILE_DST": "/y"}
     del given[missing]
     done = subprocess.run(

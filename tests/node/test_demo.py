@@ -1,4 +1,4 @@
-"""`gpuslice demo`, as a stranger runs it."""
+"""`gpuslice demo` from start to end."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ import pytest
 
 from gpuslice_sim.process import BackgroundProcess
 
-from .rig import BIN
-from .test_node_config import eventually
+from .rig import BIN, eventually
 
 
 def demo(*args: str, scratch: Path) -> subprocess.CompletedProcess[str]:
@@ -41,26 +40,26 @@ def processes_of(scratch: Path) -> list[str]:
     return found
 
 
-def test_the_story_is_told_in_plain_text_and_leaves_nothing_behind(short_path: Path) -> None:
-    told = demo(scratch=short_path)
-    assert told.returncode == 0, told.stdout + told.stderr
+def test_the_demo_prints_plain_text_and_leaves_nothing_behind(short_path: Path) -> None:
+    done = demo(scratch=short_path)
+    assert done.returncode == 0, done.stdout + done.stderr
     for sentence in (
         "the kubelet sees aliyun.com/gpu-mem: 30",
-        "pod-a asks for 6 GiB",
+        "pod-a requests 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 6442450944 bytes = 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 3221225472 bytes = 3 GiB",
         "no single GPU of this node has 8 GiB free",
         "all its slices are unhealthy at once: 15 of 30 units allocatable",
-        "the container waits, since its limits",
+        "the container waits because its limits would not be enforced",
         "MPS is back, the container starts",
     ):
-        assert sentence in re.sub(r"\s*│\n│ ", " ", told.stdout)
-    assert "\x1b[" not in told.stdout
+        assert sentence in re.sub(r"\s*│\n│ ", " ", done.stdout)
+    assert "\x1b[" not in done.stdout
     assert list(short_path.iterdir()) == []
     eventually(lambda: processes_of(short_path) == [], "its processes are gone")
 
 
-def test_on_a_terminal_it_is_coloured_and_nothing_is_cut_off(short_path: Path) -> None:
+def test_on_a_terminal_it_is_coloured_and_nothing_is_truncated(short_path: Path) -> None:
     screen, terminal = pty.openpty()
     with subprocess.Popen(
         [BIN / "gpuslice", "demo", "--pods", "6"],
@@ -69,7 +68,7 @@ def test_on_a_terminal_it_is_coloured_and_nothing_is_cut_off(short_path: Path) -
     ) as process:
         os.close(terminal)
         shown = b""
-        with contextlib.suppress(OSError):  # how a terminal says that its program has ended
+        with contextlib.suppress(OSError):  # how a terminal reports the end of its program
             while chunk := os.read(screen, 4096):
                 shown += chunk
     os.close(screen)
@@ -79,38 +78,36 @@ def test_on_a_terminal_it_is_coloured_and_nothing_is_cut_off(short_path: Path) -
     assert re.search(r"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT +GPU-[-0-9a-f]+=\s+6144M", text)
 
 
-def test_a_slice_as_large_as_the_card_ends_where_the_card_ends(short_path: Path) -> None:
-    told = demo("--pods", "15", scratch=short_path)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "before its limit of 16106127360: the card is full" in told.stdout
+def test_a_slice_as_large_as_the_gpu_ends_when_the_gpu_is_full(short_path: Path) -> None:
+    done = demo("--pods", "15", scratch=short_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "before its limit of 16106127360: the card is full" in done.stdout
 
 
 @pytest.mark.parametrize("profile", ["mixed", "h100x8"])
 def test_other_nodes_and_pods_can_be_shown(short_path: Path, profile: str) -> None:
-    told = demo("--profile", profile, "--pods", "10, 2", scratch=short_path)
-    assert told.returncode == 0, told.stdout + told.stderr
-    assert "CUDA_ERROR_OUT_OF_MEMORY at exactly 10737418240 bytes = 10 GiB" in told.stdout
+    done = demo("--profile", profile, "--pods", "10, 2", scratch=short_path)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "CUDA_ERROR_OUT_OF_MEMORY at exactly 10737418240 bytes = 10 GiB" in done.stdout
 
 
 @pytest.mark.parametrize(
     ("args", "because"),
     [
         (["--profile", "t5x2"], "t5x2"),
-        (["--profile", "a100x2-mig-single"], "has MIG cards"),
+        (["--profile", "a100x2-mig-single"], "GPUs in MIG mode"),
         (["--pods", "6,x"], "pods: '6,x' is not valid: use whole numbers of GiB"),
     ],
 )
-def test_what_cannot_be_shown_is_said(short_path: Path, args: list[str], because: str) -> None:
-    told = demo(*args, scratch=short_path)
-    assert told.returncode == 1
-    assert because in told.stderr
+def test_an_invalid_option_is_named(short_path: Path, args: list[str], because: str) -> None:
+    done = demo(*args, scratch=short_path)
+    assert done.returncode == 1
+    assert because in done.stderr
     assert list(short_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_kept_running_it_can_be_played_with_and_stopped(
-    short_path: Path, number: signal.Signals
-) -> None:
+def test_with_keep_it_runs_until_it_is_stopped(short_path: Path, number: signal.Signals) -> None:
     scratch = Path(tempfile.mkdtemp(dir=short_path))
     argv = [str(BIN / "gpuslice"), "demo", "--keep"]
     env = os.environ | {"TMPDIR": str(scratch), "COLUMNS": "200"}

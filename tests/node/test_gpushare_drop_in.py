@@ -1,4 +1,4 @@
-"""gpushare's own command line, on a node where only the image was changed."""
+"""The command line of gpushare, on a node where only the image was changed."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import subprocess
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.mps.launch import MpsDaemon
 
 from .rig import BIN, RESOURCE, Rig
@@ -61,20 +62,20 @@ def test_a_manifest_that_does_not_mount_the_pipe_directory_still_works(rig: Rig)
 def test_a_node_without_gpus_is_waited_for(rig: Rig) -> None:
     rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
     with rig.gpushare("-logtostderr") as plugin:
-        plugin.wait_for_output("waiting for GPUs")
+        plugin.wait_for_code(Code.WAITING_FOR_GPUS)
         rig.node.faults.nvml_init(None)
         rig.kubelet.wait_for(RESOURCE)
 
 
 @pytest.mark.parametrize(
-    ("args", "code", "says"),
+    ("args", "code", "expected"),
     [
-        (["--help"], 0, "-mps-pipe str"),
+        (["--help"], 0, "--mps-pipe VALUE"),
         (["--mem-unit=GiB"], 2, "flag provided but not defined: -mem-unit"),
         (["--mps-pipe=relative"], 1, "use an absolute path"),
     ],
 )
-def test_the_command_line_answers_as_gos_would(args: list[str], code: int, says: str) -> None:
+def test_the_command_line_behaves_like_gos(args: list[str], code: int, expected: str) -> None:
     done = subprocess.run(
         [BIN / "gpushare-device-plugin-v2", *args],
         capture_output=True,
@@ -83,4 +84,4 @@ def test_the_command_line_answers_as_gos_would(args: list[str], code: int, says:
         timeout=90,
     )
     assert done.returncode == code
-    assert says in done.stdout + done.stderr
+    assert expected in done.stdout + done.stderr

@@ -1,177 +1,46 @@
-"""`mps-control-daemon` beside the agent: every resource that is shared by MPS has its daemon."""
+"""`mps-control-daemon` and the agent: each resource that is shared by MPS has its daemon."""
 
 from __future__ import annotations
 
 import os
 import signal
 import subprocess
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from gpuslice_sim.kubelet import Container, Pod
-from gpuslice_sim.mps.launch import MpsDaemon, is_running, wait_until_gone
-from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
-from gpuslice_sim.process import BackgroundProcess
+from gpuslice.codes import Code
+from gpuslice_sim.mps.launch import is_running, wait_until_gone
 
 from .conftest import MakeRig
-from .rig import BIN, GPU, Rig, needs_root
+from .mps_programs import (
+    DEFAULT,
+    EXCLUSIVE_PROCESS,
+    MIB,
+    PATIENCE,
+    admitted,
+    advertised,
+    bare,
+    client,
+    compute_modes,
+    daemons,
+    gpus_of,
+    has_limit,
+    one_replica_each,
+    quarters,
+    served,
+    wait_until_ready,
+)
+from .rig import BIN, GPU, Rig, eventually, needs_root
 
-MIB = 1 << 20
-SHARED = "nvidia.com/gpu.shared"
-DEFAULT, EXCLUSIVE_PROCESS = 0, 3
-PATIENCE = 40.0
-# Stands for the program that a script takes the place of.
-REAL = "REAL_PROGRAM"
-
-pytestmark = needs_root
-
-
-def quarters(*, name: str = "gpu", more: str = "") -> str:
-    return (
-        "sharing: {mps: {failRequestsGreaterThanOne: false, "
-        f"resources: [{{name: {name}, replicas: 4{more}}}]}}}}"
-    )
-
-
-def one_replica_each(replicas: int) -> str:
-    """The default of MPS: nobody gets two."""
-    return f"sharing: {{mps: {{resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
-
-
-@pytest.fixture(autouse=True)
-def no_daemon_stays(short_path: Path) -> Iterator[None]:
-    """They are nobody's children, and would outlive a test that failed."""
-    yield
-    for pid in running(short_path / "m").values():
-        os.kill(pid, signal.SIGKILL)
-
-
-@contextmanager
-def served(
-    rig: Rig, text: str, *args: str, env: Mapping[str, str] | None = None, name: str = "mps"
-) -> Iterator[BackgroundProcess]:
-    """Our program, with the host's MPS root at /mps as its pod has it."""
-    argv = [str(BIN / "mps-control-daemon"), rig.config(text), *args]
-    with rig.run(argv, name=name, env=env, places={"/mps": rig.mps_root}) as program:
-        try:
-            yield program
-        finally:
-            if program.returncode is None:
-                program.stop(PATIENCE)
-
-
-@contextmanager
-def offered(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
-    flags = (f"--mps-root={rig.mps_root}", f"--config-file={rig.directory / 'config.yaml'}")
-    with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
-        for resource in resources:
-            rig.kubelet.wait_for(resource)
-            rig.wait_for_healthy(resource, set(rig.kubelet.devices(resource)), PATIENCE)
-        yield plugin
-
-
-def eventually(condition: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
-    deadline = time.monotonic() + timeout
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {timeout:g} s: {what}"
-        time.sleep(0.02)
-
-
-def wait_until_ready(rig: Rig) -> None:
-    eventually(lambda: (rig.mps_root / ".ready").exists(), ".ready")
-
-
-def daemons(rig: Rig) -> dict[str, int]:
-    """Resource -> process of its daemon, as far as it runs."""
-    return running(rig.mps_root)
-
-
-def running(root: Path) -> dict[str, int]:
-    found = {}
-    for file in root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"):
-        pid = int(file.read_text() or 0)
-        if pid and is_running(pid):
-            found[str(file.parent.parent.relative_to(root))] = pid
-    return found
-
-
-def gpus_of(pid: int) -> list[str]:
-    variables = Path(f"/proc/{pid}/environ").read_bytes().decode().split("\0")
-    [visible] = [v for v in variables if v.startswith("CUDA_VISIBLE_DEVICES=")]
-    return visible.partition("=")[2].split(",")
-
-
-def children(pid: int) -> dict[int, str]:
-    """Process -> its name; one that nobody has reaped is among them."""
-    found = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            head, _, rest = stat.read_text().rpartition(")")
-        except OSError:  # it has ended meanwhile
-            continue
-        if int(rest.split()[1]) == pid:
-            found[int(stat.parent.name)] = head.partition("(")[2]
-    return found
-
-
-def compute_modes(rig: Rig) -> list[int]:
-    return [gpu.compute_mode for gpu in rig.node.gpus()]
-
-
-def admitted(rig: Rig, resource: str, count: int, name: str) -> tuple[Pod, str]:
-    pod = Pod(name, [Container("main", {resource: count})])
-    [allocation] = rig.kubelet.admit(pod)
-    return pod, allocation.ids[0].partition("::")[0]
-
-
-def replaced(program: Path, script: str) -> Path:
-    """A script in its place, and where the program is meanwhile."""
-    real = program.with_name(f"{program.name}.real")
-    program.rename(real)
-    put_in_place(program, f"#!/bin/sh\n{script.replace(REAL, str(real))}\n")
-    return real
-
-
-def put_in_place(program: Path, text: str) -> None:
-    fresh = program.with_name(f"{program.name}.new")
-    fresh.write_text(text)
-    fresh.chmod(0o755)
-    fresh.rename(program)
-
-
-def bare(rig: Rig, gpu: int = 0, *args: str) -> Outcome:
-    """A CUDA program that has taken its limits off."""
-    env = {
-        "CUDA_MPS_PIPE_DIRECTORY": str(rig.mps_root / GPU / "pipe"),
-        "CUDA_VISIBLE_DEVICES": rig.node.gpus()[gpu].uuid,
-    }
-    return run_client(rig.node.bin / "simcuda", *(args or ("info",)), env=env)
-
-
-def has_limit(rig: Rig, limit_bytes: int) -> bool:
-    return bool(bare(rig, 1).device["limit_bytes"] == limit_bytes)
-
-
-def client(rig: Rig, user: int | None = None) -> HeldClient:
-    """A CUDA program on the node that has its context until it is stopped."""
-    env = {"CUDA_MPS_PIPE_DIRECTORY": str(rig.mps_root / GPU / "pipe")}
-    return HeldClient(rig.node.bin / "simcuda", env=env, user=user)
-
-
-# What containers get
+pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 
 
 @pytest.mark.parametrize("driver", [535, 570], ids=["ordinal-keys", "uuid-keys"])
-def test_merged_replicas_are_one_share_that_is_as_much_larger(
-    make_rig: MakeRig, driver: int
-) -> None:
+def test_merged_replicas_are_one_larger_share(make_rig: MakeRig, driver: int) -> None:
     rig = make_rig("t4x2", driver=driver)
-    with served(rig, quarters()), offered(rig, GPU):
+    with served(rig, quarters()), advertised(rig, GPU):
         for count, memory_mib, sms in ((1, 3840, 10), (2, 7680, 20), (4, 15360, 40)):
             for gpu in rig.node.gpus():
                 answer = rig.allocate(GPU, *(f"{gpu.uuid}::{n}" for n in range(count)))
@@ -181,19 +50,19 @@ def test_merged_replicas_are_one_share_that_is_as_much_larger(
                 assert (device["uuid"], device["limit_bytes"]) == (gpu.uuid, memory_mib * MIB)
                 assert device["sms"] == sms
                 assert filled["error"] == "CUDA_ERROR_OUT_OF_MEMORY"
-                if count < 4:  # of a whole card, the server has taken a little
+                if count < 4:  # the server uses some memory of a whole GPU
                     assert filled["total_bytes"] == memory_mib * MIB
 
 
-def test_every_user_is_served_at_once(rig: Rig) -> None:
-    with served(rig, quarters()), offered(rig, GPU):
+def test_clients_of_several_users_are_served_at_once(rig: Rig) -> None:
+    with served(rig, quarters()), advertised(rig, GPU):
         rig.directory.chmod(0o755)
         with client(rig, user=1000) as one, client(rig, user=2000) as other:
             assert one.ready()["mps"]
             assert other.ready()["mps"]
 
 
-def test_names_of_their_own_have_daemons_of_their_own(make_rig: MakeRig) -> None:
+def test_each_resource_has_its_own_daemon(make_rig: MakeRig) -> None:
     rig = make_rig("mixed")
     models = {gpu.name: gpu.uuid for gpu in rig.node.gpus()}
     one, other = list(models)[:2]
@@ -209,7 +78,7 @@ sharing:
       - {{name: gpu, devices: ["{models[other]}"], replicas: 2, rename: gpu.mine}}
 """
     limited, mine = "nvidia.com/one.limited", "nvidia.com/gpu.mine"
-    with served(rig, text), offered(rig, limited, mine):
+    with served(rig, text), advertised(rig, limited, mine):
         running = daemons(rig)
         assert sorted(running) == sorted([limited, mine])
         assert gpus_of(running[mine]) == [models[other]]
@@ -220,26 +89,27 @@ sharing:
             assert device["limit_bytes"] == whole // share * MIB
 
 
-def test_gpus_that_stay_whole_are_left_alone(rig: Rig) -> None:
+def test_gpus_that_are_not_shared_are_not_changed(rig: Rig) -> None:
     with served(rig, quarters(more=", devices: [0]")):
         wait_until_ready(rig)
         assert gpus_of(daemons(rig)[GPU]) == [rig.node.gpus()[0].uuid]
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS, DEFAULT]
 
 
-def test_without_the_program_the_agent_says_which_one_is_missing_and_where(rig: Rig) -> None:
+def test_without_the_program_the_agent_names_it_and_the_pipe_directory(rig: Rig) -> None:
     flags = (f"--mps-root={rig.mps_root}", rig.config(quarters()))
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         rig.kubelet.wait_for(GPU)
-        said = plugin.wait_for_output("MPS does not answer")
-        assert "run mps-control-daemon on this node" in said
-        assert f"<mps-root>/{GPU}/pipe on the host" in said
+        [line] = plugin.wait_for_code(Code.MPS_UNAVAILABLE, "run mps-control-daemon on this node")
+        assert f"<mps-root>/{GPU}/pipe on the host" in line
 
 
-# Its files and its environment, which charts and other programs rely on
+# Files and environment that charts and other programs rely on
 
 
-def test_the_files_have_the_names_and_the_life_that_others_expect(rig: Rig) -> None:
+def test_files_have_the_names_that_other_programs_expect_and_are_removed_at_the_end(
+    rig: Rig,
+) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         place = rig.mps_root / GPU
@@ -263,16 +133,18 @@ def test_the_files_have_the_names_and_the_life_that_others_expect(rig: Rig) -> N
 
 
 @pytest.mark.parametrize("driver", [535, 570])
-def test_who_takes_its_limits_off_is_held_to_one_replica(make_rig: MakeRig, driver: int) -> None:
+def test_a_client_that_removes_its_limits_is_limited_to_one_replica(
+    make_rig: MakeRig, driver: int
+) -> None:
     rig = make_rig("mixed", driver=driver)
     text = one_replica_each(4).replace("resources", "reserve: 1Gi, resources", 1)
-    with served(rig, text), offered(rig, GPU):
+    with served(rig, text), advertised(rig, GPU):
         visible = gpus_of(daemons(rig)[GPU])
         assert len({rig.node.gpu(uuid).memory_total_bytes for uuid in visible}) > 1
         for index, gpu in enumerate(rig.node.gpus()):
             if gpu.uuid not in visible:
                 continue
-            # What a container with its own limits has, and not a byte or SM more.
+            # Exactly what a container with its own limits has.
             answer = rig.allocate(GPU, f"{gpu.uuid}::0")
             [limited] = rig.contained(answer, "info")["devices"]
             device = bare(rig, index).device
@@ -287,7 +159,7 @@ def test_who_takes_its_limits_off_is_held_to_one_replica(make_rig: MakeRig, driv
         assert bare(rig).device["limit_bytes"] is not None
 
 
-def test_a_daemon_that_stays_follows_the_size_of_a_replica(rig: Rig) -> None:
+def test_the_defaults_of_a_running_daemon_follow_the_size_of_a_replica(rig: Rig) -> None:
     with served(rig, one_replica_each(4)):
         wait_until_ready(rig)
         before = daemons(rig)
@@ -306,7 +178,7 @@ def test_a_daemon_that_stays_follows_the_size_of_a_replica(rig: Rig) -> None:
         assert daemons(rig) == before
 
 
-def test_where_replicas_are_merged_the_daemon_sets_no_limit_of_its_own(rig: Rig) -> None:
+def test_if_replicas_can_be_merged_the_daemon_has_no_default_limits(rig: Rig) -> None:
     with served(rig, quarters()) as program:
         wait_until_ready(rig)
         assert program.stop(PATIENCE) == 0
@@ -315,7 +187,7 @@ def test_where_replicas_are_merged_the_daemon_sets_no_limit_of_its_own(rig: Rig)
     assert commands == {"get_default_active_thread_percentage", "quit"}
 
 
-def test_shared_memory_is_mounted_once_and_never_taken_from_its_users(rig: Rig) -> None:
+def test_shared_memory_is_mounted_once_and_stays_mounted(rig: Rig) -> None:
     command = f"{BIN / 'mps-control-daemon'} mount-shm"
     script = f"""
         {command} && touch /mps/shm/in-use && {command} && ls /mps/shm &&
@@ -333,410 +205,4 @@ def test_shared_memory_is_mounted_once_and_never_taken_from_its_users(rig: Rig) 
     assert abs(int(size_kib) - memory_kib // 2) <= 4  # whole pages
     assert " - tmpfs shm " in mount
     assert all(option in mount for option in ("nosuid", "nodev", "noexec"))
-    assert "mounted already" in done.stderr
-
-
-# What goes wrong
-
-
-def test_a_daemon_that_dies_comes_back_and_the_others_notice_nothing(make_rig: MakeRig) -> None:
-    rig = make_rig("t4x2")
-    text = """
-sharing:
-  mps:
-    resources:
-      - {name: gpu, devices: [0], replicas: 2, rename: one}
-      - {name: gpu, devices: [1], replicas: 2, rename: two}
-"""
-    one, two = "nvidia.com/one", "nvidia.com/two"
-    with served(rig, text) as program, offered(rig, one, two):
-        before = daemons(rig)
-        os.kill(before[one], signal.SIGKILL)
-        wait_until_gone(before[one])
-        eventually(lambda: daemons(rig).get(one, before[one]) != before[one], "a new daemon")
-        wait_until_ready(rig)
-        assert daemons(rig)[two] == before[two]
-        assert "the MPS daemon is gone: starting it again" in program.output()
-        rig.wait_for_healthy(one, set(rig.kubelet.devices(one)), PATIENCE)
-
-
-@pytest.mark.parametrize("how", ["exit 127", "kill -9 $$"], ids=["libraries", "memory"])
-def test_a_question_that_cannot_be_asked_costs_nobody_anything(rig: Rig, how: str) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        with client(rig) as held:
-            held.ready()
-            control = rig.node.bin / "nvidia-cuda-mps-control"
-            real = replaced(control, how)
-            program.wait_for_output("the MPS daemon cannot be asked")
-            time.sleep(15)  # five more questions
-            real.rename(control)
-            assert daemons(rig) == before
-            assert is_running(held.pid)
-            assert (rig.mps_root / ".ready").exists()
-            assert "no MPS daemon" not in program.output()
-            assert program.stop(PATIENCE) == 0
-
-
-def test_a_daemon_that_refuses_a_question_lives_and_is_asked_again(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        control = rig.node.bin / "nvidia-cuda-mps-control"
-        real = replaced(control, "echo Cannot find MPS control daemon process; exit 1")
-        program.wait_for_output("the MPS daemon is slow")
-        real.rename(control)
-        wait_until_ready(rig)
-        time.sleep(6)  # longer than the patience with one that is to end
-        assert daemons(rig) == before
-        assert "is gone" not in program.output()
-
-
-def test_a_program_that_is_missing_for_a_while_is_no_missing_daemon(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        control = rig.node.bin / "nvidia-cuda-mps-control"
-        away = control.rename(control.with_name("away"))
-        program.wait_for_output("the MPS daemon cannot be asked")
-        away.rename(control)
-        assert "no MPS daemon" not in program.output()
-        assert daemons(rig) == before
-
-
-def test_a_daemon_that_is_slow_to_answer_at_first_is_still_ours(rig: Rig) -> None:
-    waits = rig.directory / "waits"
-    # Once, and longer than a question may take.
-    script = f"""
-[ "$1" = -d ] && {{ : > {waits}; exec {REAL} "$@"; }}
-[ -e {waits} ] && {{ rm {waits}; sleep 8; }}
-exec {REAL} "$@"
-"""
-    replaced(rig.node.bin / "nvidia-cuda-mps-control", script)
-    with served(rig, quarters()) as program:
-        program.wait_for_output("did not answer")
-        wait_until_ready(rig)
-        assert (rig.mps_root / GPU / ".started").exists()
-        assert "someone else" not in program.output()
-        assert program.stop(PATIENCE) == 0
-        assert daemons(rig) == {}
-        assert compute_modes(rig) == [DEFAULT] * 2
-
-
-def test_a_daemon_that_cannot_start_leaves_no_mark(rig: Rig) -> None:
-    control = rig.node.bin / "nvidia-cuda-mps-control"
-    real = replaced(control, f'[ "$1" = -d ] && exit 3; exec {REAL} "$@"')
-    with served(rig, quarters()) as program:
-        program.wait_for_output("-d -multiuser-server` failed")
-        eventually(lambda: not (rig.mps_root / GPU / ".started").exists(), "no mark")
-        real.rename(control)
-        wait_until_ready(rig)
-        assert (rig.mps_root / GPU / ".started").exists()
-
-
-def test_a_daemon_that_quits_leaves_no_zombie_to_the_first_process_of_a_container(
-    rig: Rig,
-) -> None:
-    argv = ["unshare", "-p", "-f", "--kill-child", "--mount-proc", str(BIN / "mps-control-daemon")]
-    places = {"/mps": rig.mps_root}
-    with rig.run([*argv, rig.config(quarters())], name="mps", places=places) as unshare:
-        wait_until_ready(rig)
-        [program] = children(unshare.pid)
-        eventually(lambda: "nvidia-cuda-mps" in children(program).values(), "the daemon", 5)
-        rig.config("version: v1")
-        unshare.wait_for_output("ended the MPS daemon")
-        assert "nvidia-cuda-mps" not in children(program).values()
-
-
-def test_who_is_told_to_end_while_it_ends_a_daemon_leaves_nothing_behind(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        os.kill(daemons(rig)[GPU], signal.SIGSTOP)
-        rig.config("version: v1")
-        eventually(lambda: not (rig.mps_root / ".ready").exists(), "the end's begin")
-        assert program.stop(PATIENCE) == 0
-        assert daemons(rig) == {}
-        assert compute_modes(rig) == [DEFAULT] * 2
-        assert "Traceback" not in program.output()
-
-
-def test_a_mark_that_cannot_be_removed_keeps_nothing_from_its_end(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        mark = rig.mps_root / GPU / ".started"
-        mark.unlink()
-        mark.mkdir()
-        assert program.stop(PATIENCE) == 0
-        assert "a mark cannot be removed" in program.output()
-        assert compute_modes(rig) == [DEFAULT] * 2
-
-
-def test_who_is_interrupted_while_a_mode_is_set_undoes_it(rig: Rig) -> None:
-    script = f'{REAL} "$@"; case "$*" in *EXCLUSIVE*) sleep 50;; esac'
-    replaced(rig.node.bin / "nvidia-smi", script)
-    with served(rig, quarters()) as program:
-        # Both at once, though neither command ends.
-        eventually(lambda: compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2, "exclusive")
-        assert program.stop(PATIENCE) == 0
-        assert compute_modes(rig) == [DEFAULT] * 2
-
-
-def test_a_broken_nvidia_smi_is_named_and_tried_again(rig: Rig) -> None:
-    smi = rig.node.bin / "nvidia-smi"
-    good = smi.read_text()
-    smi.write_text("#!/bin/sh\necho Insufficient Permissions\nexit 4\n")
-    with served(rig, quarters()) as program:
-        said = program.wait_for_output("no MPS daemon, trying again")
-        assert "-c EXCLUSIVE_PROCESS` failed (Insufficient Permissions)" in said
-        assert "privileged" in said
-        assert daemons(rig) == {}
-        assert not (rig.mps_root / ".ready").exists()
-        smi.write_text(good)
-        wait_until_ready(rig)
-        assert GPU in daemons(rig)
-
-
-def test_who_never_came_up_ends_well(rig: Rig) -> None:
-    (rig.node.bin / "nvidia-smi").write_text("#!/bin/sh\nexit 4\n")
-    with served(rig, quarters()) as program:
-        program.wait_for_output("no MPS daemon, trying again")
-        assert program.stop(PATIENCE) == 0
-        assert "Traceback" not in program.output()
-
-
-def test_a_daemon_that_is_slow_is_waited_for(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        os.kill(before[GPU], signal.SIGSTOP)
-        program.wait_for_output("the MPS daemon is slow")
-        assert not (rig.mps_root / ".ready").exists()
-        os.kill(before[GPU], signal.SIGCONT)
-        wait_until_ready(rig)
-        assert daemons(rig) == before
-
-
-def test_nobody_is_told_to_begin_while_a_daemon_that_hangs_is_ended(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        os.kill(daemons(rig)[GPU], signal.SIGSTOP)
-        program.send(signal.SIGTERM)
-        eventually(lambda: not (rig.mps_root / ".ready").exists(), "no .ready", 5)
-        assert GPU in daemons(rig)
-        assert program.wait(PATIENCE) == 0
-        assert daemons(rig) == {}
-        assert compute_modes(rig) == [DEFAULT] * 2
-
-
-def test_a_driver_without_mps_is_named(rig: Rig) -> None:
-    (rig.node.bin / "nvidia-cuda-mps-control").unlink()
-    with served(rig, quarters()) as program:
-        said = program.wait_for_output("nvidia-cuda-mps-control is not on PATH")
-        assert "NVIDIA_DRIVER_CAPABILITIES=compute,utility" in said
-
-
-def test_a_gpu_that_is_lost_does_not_cost_the_others_their_clients(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        rig.node.faults.lost(1)
-        program.send(signal.SIGHUP)
-        program.wait_for_output("GPU 1 is left out: it does not answer")
-        time.sleep(2)
-        assert daemons(rig) == before
-        rig.node.faults.restore(1)
-
-
-def test_a_gpu_that_returns_is_exclusive_again(rig: Rig) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        rig.node.faults.lost(1)
-        program.send(signal.SIGHUP)
-        program.wait_for_output("GPU 1 is left out: it does not answer")
-        rig.node.faults.restore(1)
-        rig.node.set({"gpu.1.compute_mode": DEFAULT})
-        program.send(signal.SIGHUP)
-        eventually(lambda: compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2, "exclusive")
-        assert daemons(rig) == before
-
-
-# Settings
-
-
-def test_only_daemons_whose_gpus_change_are_started_again(make_rig: MakeRig) -> None:
-    rig = make_rig("v100x4")
-
-    def text(replicas: int, devices: str) -> str:
-        return f"""
-sharing:
-  mps:
-    resources:
-      - {{name: gpu, devices: [0], replicas: {replicas}, rename: one}}
-      - {{name: gpu, devices: {devices}, replicas: 2, rename: two}}
-"""
-
-    one, two, uuids = "nvidia.com/one", "nvidia.com/two", [g.uuid for g in rig.node.gpus()]
-    with served(rig, text(2, "[1]")) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        rig.config(text(3, "[1, 2]"))
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == uuids[1:3], "GPU 2 too"
-        )
-        wait_until_ready(rig)
-        assert daemons(rig)[one] == before[one]
-        assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 3 + [DEFAULT]
-        rig.config(text(3, "[2]"))
-        program.send(signal.SIGHUP)
-        eventually(
-            lambda: two in daemons(rig) and gpus_of(daemons(rig)[two]) == [uuids[2]], "GPU 1 free"
-        )
-        wait_until_ready(rig)
-        assert daemons(rig)[one] == before[one]
-        assert compute_modes(rig) == [EXCLUSIVE_PROCESS, DEFAULT, EXCLUSIVE_PROCESS, DEFAULT]
-
-
-@pytest.mark.parametrize(
-    ("text", "because"),
-    [
-        ("sharing: {mps: {resources: [{name: gpu, replicas: 0}]}}", "replicas"),
-        (quarters().replace("4", "400"), "MPS serves 48 clients"),
-    ],
-    ids=["wrong", "wrong-for-this-node"],
-)
-def test_settings_that_are_wrong_leave_what_runs(rig: Rig, text: str, because: str) -> None:
-    with served(rig, quarters()) as program:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        rig.config(text)
-        said = program.wait_for_output("keeping the last good settings")
-        assert because in said
-        assert daemons(rig) == before
-        assert "INFO    settings" in program.output()
-        announced = program.output().count("INFO    settings")
-        # The last good ones go on to follow the hardware.
-        new = rig.node.faults.add_gpu("t4").uuid
-        eventually(
-            lambda: GPU in daemons(rig) and new in gpus_of(daemons(rig)[GPU]), "the new GPU too"
-        )
-        time.sleep(11)  # one more look
-        assert program.output().count("the node's GPUs changed") == 1
-        assert program.output().count("keeping the last good settings") == 1
-        assert program.output().count("INFO    settings") == announced
-        rig.config(quarters(more=", rename: gpu.shared"))
-        eventually(lambda: list(daemons(rig)) == [SHARED], "the new name")
-
-
-def test_a_node_that_shares_nothing_by_mps_waits_until_it_does(rig: Rig) -> None:
-    with served(rig, "version: v1") as program:
-        program.wait_for_output("nothing is shared by MPS here")
-        wait_until_ready(rig)
-        assert compute_modes(rig) == [DEFAULT] * 2
-        rig.config(quarters())
-        eventually(lambda: GPU in daemons(rig), "a daemon")
-        rig.config("version: v1")
-        eventually(lambda: not daemons(rig), "no daemon")
-        eventually(lambda: compute_modes(rig) == [DEFAULT] * 2, "GPUs for everybody")
-        assert program.stop(PATIENCE) == 0
-
-
-def test_the_configuration_is_chosen_as_the_agent_chooses_it(rig: Rig) -> None:
-    configs = rig.directory / "configs"
-    configs.mkdir()
-    (configs / "default").write_text(quarters(more=", rename: gpu.shared"))
-    (configs / "other").write_text("version: v1")
-    env = {"CONFIG_FILE_SRCDIR": str(configs), "FALLBACK_STRATEGIES": "named,single"}
-    argv, places = [str(BIN / "mps-control-daemon")], {"/mps": rig.mps_root}
-    with rig.run(argv, name="mps", env=env, places=places) as program:
-        program.wait_for_output("started the MPS daemon")
-        assert list(daemons(rig)) == [SHARED]
-        (configs / "default").write_text(quarters())
-        eventually(lambda: list(daemons(rig)) == [GPU], "what was edited")
-        assert program.stop(PATIENCE) == 0
-
-
-def test_wrong_settings_at_the_start_are_said_in_one_sentence(rig: Rig) -> None:
-    with served(rig, "sharing: {mps: {resources: []}}") as program:
-        assert program.wait(PATIENCE) == 1
-        assert "Traceback" not in program.output()
-        assert "resources" in program.output()
-
-
-def test_an_error_names_the_key_and_the_file(rig: Rig) -> None:
-    with served(rig, "flags: {mpsRoot: mps}") as program:
-        assert program.wait(PATIENCE) == 1
-        assert "flags.mpsRoot: 'mps' is not valid" in program.output()
-        assert "config.yaml" in program.output()
-
-
-# Daemons that are there already
-
-
-def test_after_a_crash_the_daemon_is_taken_over_with_its_clients(rig: Rig) -> None:
-    with served(rig, quarters(), name="first") as first:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        with client(rig) as held:
-            held.ready()
-            first.kill()
-            with served(rig, quarters(), name="second") as second:
-                second.wait_for_output("took over the MPS daemon that was there")
-                wait_until_ready(rig)
-                assert daemons(rig) == before
-                assert is_running(held.pid)
-                assert held.stop() == 0
-                assert second.stop(PATIENCE) == 0
-                assert daemons(rig) == {}
-                assert compute_modes(rig) == [DEFAULT] * 2
-
-
-def test_what_is_taken_over_is_put_in_order(rig: Rig) -> None:
-    with served(rig, one_replica_each(4), name="first") as first:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        first.kill()
-        rig.node.set({"gpu.0.compute_mode": DEFAULT})
-        mark = rig.mps_root / GPU / ".started"
-        mark.write_text("\n".join(reversed(mark.read_text().split())))  # as other settings had it
-        with served(rig, one_replica_each(2), name="second") as second:
-            second.wait_for_output("took over the MPS daemon that was there")
-            assert daemons(rig) == before
-            assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
-            assert bare(rig).device["limit_bytes"] == 7680 * MIB
-
-
-def test_a_gpu_that_is_lost_meanwhile_is_no_reason_to_end_a_daemon(rig: Rig) -> None:
-    with served(rig, quarters(), name="first") as first:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        first.kill()
-        rig.node.faults.lost(1)
-        with served(rig, quarters(), name="second") as second:
-            second.wait_for_output("took over the MPS daemon that was there")
-            assert daemons(rig) == before
-            rig.node.faults.restore(1)
-
-
-def test_a_daemon_for_other_gpus_is_replaced(rig: Rig) -> None:
-    with served(rig, quarters(more=", devices: [0]"), name="first") as first:
-        wait_until_ready(rig)
-        before = daemons(rig)
-        first.kill()
-        with served(rig, quarters(), name="second") as second:
-            second.wait_for_output("started the MPS daemon")
-            assert daemons(rig)[GPU] != before[GPU]
-            assert gpus_of(daemons(rig)[GPU]) == [gpu.uuid for gpu in rig.node.gpus()]
-
-
-def test_a_daemon_of_the_host_is_used_and_outlives_us(rig: Rig) -> None:
-    daemon: MpsDaemon = rig.mps_daemon(GPU)
-    with daemon:
-        daemon.command("set_default_active_thread_percentage 25")
-        with served(rig, quarters()) as program:
-            said = program.wait_for_output("its default caps every container")
-            assert "an MPS daemon of someone else is there and is left alone" in said
-            assert program.stop(PATIENCE) == 0
-        assert is_running(daemon.pid)
-        assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
+    assert "already mounted" in done.stderr

@@ -1,4 +1,4 @@
-"""A node inside a container of another node: what the outer gives, the inner offers."""
+"""A node in a container of another node advertises the GPUs that the outer node allocated."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Kubelet, Pod
 
 from .conftest import MakeRig
@@ -25,7 +26,7 @@ def host(make_rig: MakeRig) -> Rig:
 
 @pytest.fixture
 def guest(host: Rig) -> Iterator[Rig]:
-    """Another kubelet on the same GPUs, as a container that is a node has one."""
+    """Another kubelet on the same GPUs, like in a container that is a node."""
     directory = host.directory / "guest"
     directory.mkdir()
     with Kubelet(directory / "dp") as kubelet:
@@ -33,7 +34,7 @@ def guest(host: Rig) -> Iterator[Rig]:
 
 
 @pytest.mark.parametrize(("outer", "inner"), [(PLUGIN, AGENT), (AGENT, PLUGIN)])
-def test_a_guest_offers_just_what_its_host_gave_it(
+def test_a_guest_advertises_exactly_the_gpus_that_its_host_allocated(
     host: Rig, guest: Rig, outer: str, inner: str
 ) -> None:
     flags = ("--nested=host", f"--nested-dir={host.directory / 'nested'}")
@@ -47,13 +48,13 @@ def test_a_guest_offers_just_what_its_host_gave_it(
         assert set(answer.envs[VARIABLE].split(",")) == set(given.ids)
         [mount] = answer.mounts
         assert (mount.container_path, mount.read_only) == ("/gpu.env", True)
-        # By the file, which is where a container would have it mounted.
+        # From the file, which a container has mounted.
         with guest.plugin("--nested=guest", f"--nested-env={mount.host_path}", entry=inner):
-            assert guest.wait_for_offer(GPU) == {GPU: sorted(given.ids)}
+            assert guest.wait_for_resources(GPU) == {GPU: sorted(given.ids)}
             [inside] = guest.kubelet.admit(Pod("p", [Container("main", {GPU: 1})]))
             assert inside.response.envs["NVIDIA_VISIBLE_DEVICES"] in given.ids
             assert VARIABLE not in inside.response.envs
-        # By the variable, where nothing is mounted.
+        # From the variable, if nothing is mounted.
         guest.kubelet.restart()
         with guest.plugin(
             "--nested=guest",
@@ -61,10 +62,10 @@ def test_a_guest_offers_just_what_its_host_gave_it(
             entry=inner,
             env=dict(answer.envs),
         ):
-            assert guest.wait_for_offer(GPU) == {GPU: sorted(given.ids)}
+            assert guest.wait_for_resources(GPU) == {GPU: sorted(given.ids)}
 
 
-def test_a_guest_can_cut_its_gpus_as_it_likes(host: Rig, guest: Rig) -> None:
+def test_a_guest_can_share_its_gpus(host: Rig, guest: Rig) -> None:
     one, two = (gpu.uuid for gpu in host.node.gpus()[1:3])
     file = guest.directory / "gpu.env"
     file.write_text(f"# from the host\nexport {VARIABLE}='{one},{two}'\n")
@@ -73,8 +74,8 @@ flags: {{nested: guest, nestedEnv: {file}}}
 sharing: {{timeSlicing: {{resources: [{{name: gpu, devices: [{one}], replicas: 3}}]}}}}
 """
     with guest.plugin(guest.config(text)):
-        offered = guest.wait_for_offer(GPU)
-        assert offered == {GPU: sorted([*(f"{one}::{n}" for n in range(3)), two])}
+        advertised = guest.wait_for_resources(GPU)
+        assert advertised == {GPU: sorted([*(f"{one}::{n}" for n in range(3)), two])}
 
 
 def _foreign(path: Path) -> None:
@@ -85,21 +86,21 @@ def _fifo(path: Path) -> None:
     os.mkfifo(path)
 
 
-HOSTILE: dict[str, tuple[Callable[[Path], object], str]] = {
+INVALID: dict[str, tuple[Callable[[Path], object], str]] = {
     "missing": (lambda path: None, "nested-env"),
-    "of another node": (_foreign, "so the list is another node's"),
+    "of another node": (_foreign, "The list belongs to another node"),
     "empty": (lambda path: path.write_text(""), "it is empty"),
     "a program": (lambda path: path.write_text(f"{VARIABLE}=$(reboot)\n"), "neither the UUID"),
     "binary": (lambda path: path.write_bytes(b"\xff\x00\xfe"), "not UTF-8"),
     "huge": (lambda path: path.write_text("GPU-" * 40_000), "bytes"),
-    "a pipe": (_fifo, "no regular file"),
-    "a directory": (lambda path: path.mkdir(), "no regular file"),
+    "a pipe": (_fifo, "not a regular file"),
+    "a directory": (lambda path: path.mkdir(), "not a regular file"),
 }
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_file_that_cannot_be_trusted_ends_the_guest_with_a_reason(host: Rig, kind: str) -> None:
-    make, because = HOSTILE[kind]
+@pytest.mark.parametrize("kind", INVALID)
+def test_an_invalid_file_ends_the_guest_with_a_reason(host: Rig, kind: str) -> None:
+    make, because = INVALID[kind]
     file = host.directory / "gpu.env"
     make(file)
     with host.plugin("--nested=guest", f"--nested-env={file}") as guest:
@@ -109,7 +110,9 @@ def test_a_file_that_cannot_be_trusted_ends_the_guest_with_a_reason(host: Rig, k
     assert host.kubelet.registrations == 0
 
 
-def test_a_file_that_goes_bad_at_a_reload_takes_nothing_from_the_guest(host: Rig) -> None:
+def test_a_file_that_is_invalid_at_a_reload_does_not_change_the_devices_of_the_guest(
+    host: Rig,
+) -> None:
     file = host.directory / "gpu.env"
     one = host.node.gpus()[1].uuid
     file.write_text(f"{VARIABLE}={one}\n")
@@ -118,25 +121,27 @@ def test_a_file_that_goes_bad_at_a_reload_takes_nothing_from_the_guest(host: Rig
         host.kubelet.wait_for(GPU)
         _foreign(file)
         host.config("sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2}]}}")
-        guest.wait_for_output("another node's")
+        guest.wait_for_code(Code.CONFIGURATION_INVALID, "another node")
         assert set(host.kubelet.devices(GPU)) == {one}
         assert guest.returncode is None
 
 
-def test_a_host_that_cuts_memory_is_told_that_slices_are_not_for_nested_nodes(host: Rig) -> None:
+def test_a_host_with_memory_units_gets_a_warning_that_nested_does_not_apply_to_them(
+    host: Rig,
+) -> None:
     directory = host.directory / "nested"
     flags = ("--nested=host", f"--nested-dir={directory}")
     with host.agent(*flags, host.config("sharing: {memory: {devices: [0]}}")) as agent:
-        host.wait_for_offer(RESOURCE, GPU)
-        output = agent.wait_for_output("nested: host .*")
-        assert f"does not concern memory units ({RESOURCE})" in output
-        assert "memory-devices" in output
+        host.wait_for_resources(RESOURCE, GPU)
+        [warning] = agent.wait_for_code(Code.CONFIGURATION_WARNING, "nested")
+        assert f"({RESOURCE})" in warning
+        assert "memory-devices" in warning
         assert VARIABLE not in host.admit(1).response.envs
         [given] = host.kubelet.admit(Pod("node", [Container("main", {GPU: 1})]))
         assert given.response.envs[VARIABLE] == given.ids[0]
     with host.plugin(*flags, name="without memory") as agent:
-        agent.wait_for_output("offering")
-        assert "does not concern" not in agent.output()
+        agent.wait_for_code(Code.ADVERTISED)
+        assert agent.logged(Code.CONFIGURATION_WARNING) == 0
 
 
 def _a_file(path: Path) -> Path:
@@ -144,35 +149,35 @@ def _a_file(path: Path) -> Path:
     return path / "nested"
 
 
-def test_a_host_that_cannot_keep_its_lists_says_so_before_it_offers_anything(host: Rig) -> None:
+def test_a_host_that_cannot_write_its_lists_exits_before_it_registers(host: Rig) -> None:
     directory = _a_file(host.directory / "file")
     with host.plugin("--nested=host", f"--nested-dir={directory}") as agent:
         assert agent.wait() == 1
         assert f"nested-dir: '{directory}' is not valid" in agent.output()
         assert "Not a directory" in agent.output()
-        assert "mount a directory of the host there, writable" in agent.output()
+        assert "mount a directory of the host at the same path, writable" in agent.output()
         assert "Traceback" not in agent.output()
     assert host.kubelet.registrations == 0
 
 
-def test_a_node_that_is_no_host_needs_no_directory_for_lists(host: Rig) -> None:
+def test_a_node_that_is_not_a_host_needs_no_directory_for_lists(host: Rig) -> None:
     directory = _a_file(host.directory / "file")
     with host.plugin(f"--nested-dir={directory}"):
         host.kubelet.wait_for(GPU)
         assert not directory.exists()
 
 
-def test_a_directory_that_cannot_be_used_is_refused_at_a_reload(host: Rig) -> None:
+def test_a_directory_that_cannot_be_used_is_rejected_at_a_reload(host: Rig) -> None:
     directory = _a_file(host.directory / "file")
     with host.plugin(f"--nested-dir={directory}", host.config("")) as agent:
         host.kubelet.wait_for(GPU)
         host.config("flags: {nested: host}")
-        agent.wait_for_output("keeping the last good settings.*nested-dir")
-        agent.wait_for_output("still offering")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID, "nested-dir")
+        agent.wait_for_code(Code.RECONCILED)
         assert VARIABLE not in host.allocate(GPU, host.node.gpus()[0].uuid).envs
 
 
-def test_a_list_that_cannot_be_kept_refuses_the_container_in_words(host: Rig) -> None:
+def test_a_list_that_cannot_be_written_rejects_the_container_with_a_reason(host: Rig) -> None:
     directory = host.directory / "nested"
     directory.mkdir()
     with host.plugin("--nested=host", f"--nested-dir={directory}"):
@@ -183,10 +188,11 @@ def test_a_list_that_cannot_be_kept_refuses_the_container_in_words(host: Rig) ->
         with pytest.raises(grpc.RpcError) as refused:
             host.allocate(GPU, min(gpus))
         details = refused.value.details() or ""
+        assert details.startswith(f"{Code.NESTED_FILE_NOT_WRITTEN}: ")
         assert f'"{GPU}": nested-dir: {str(directory)!r} is not valid' in details
         assert "writable" in details
         assert "Errno" not in details
-        # Nobody else suffers for it, and the repair is found without a restart.
+        # Devices stay healthy, and no restart is needed after the repair.
         assert host.healthy(GPU) == gpus
         directory.unlink()
         assert host.allocate(GPU, min(gpus)).envs[VARIABLE] == min(gpus)

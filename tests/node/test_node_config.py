@@ -1,4 +1,4 @@
-"""The configuration of a node, followed by the real agent: files, ConfigMap, label, probes."""
+"""The agent follows the configuration of its node: file, ConfigMap, label, probes."""
 
 from __future__ import annotations
 
@@ -7,16 +7,17 @@ import signal
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address, open_directly
+from tests.timing import timing
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import RESOURCE, Rig
+from .rig import RESOURCE, Rig, eventually
 
 LABEL = "nvidia.com/device-plugin.config"
 
@@ -46,13 +47,14 @@ def set_label(kubernetes: Kubernetes, value: str | None) -> None:
 
 
 def labelled_agent(
-    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str, **times: float
 ) -> BackgroundProcess:
     return rig.agent(
         f"--config-file-srcdir={configs.directory}",
         "--node-name=n1",
         f"--kubeconfig={kubernetes.kubeconfig(rig.directory / 'kubeconfig')}",
         *args,
+        env=timing(**times),
     )
 
 
@@ -63,15 +65,8 @@ def get(address: str, path: str) -> tuple[int, str]:
         return 0, str(error)
 
 
-def eventually(holds: Callable[[], bool], what: str, seconds: float = 90) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, f"it did not come to pass: {what}"
-        time.sleep(0.05)
-
-
 def wait_for_only(rig: Rig, resource: str) -> None:
-    """The resource is on offer, and no other is."""
+    """Until this resource has healthy devices and no other has."""
     rig.kubelet.wait_for(resource)
     rig.kubelet.wait_until(
         lambda: (
@@ -91,7 +86,7 @@ def test_an_edit_of_the_file_is_followed_without_a_signal(rig: Rig) -> None:
         wait_for_only(rig, "example.com/b")
 
 
-def test_the_label_chooses_and_moves_and_edits_are_followed(
+def test_changes_of_the_label_and_of_the_file_are_followed(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
@@ -103,14 +98,14 @@ def test_the_label_chooses_and_moves_and_edits_are_followed(
         wait_for_only(rig, "example.com/edited")
 
 
-def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
+def test_a_label_that_names_no_configuration_changes_nothing_and_causes_an_event(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "a")
     with labelled_agent(rig, kubernetes, configs) as agent:
         wait_for_only(rig, "example.com/a")
         set_label(kubernetes, "typo")
-        agent.wait_for_output("keeping the last good configuration")
+        agent.wait_for_code(Code.CONFIGURATION_NOT_FOUND)
         eventually(
             lambda: any(
                 kind == "events" and "'typo'" in found["message"]
@@ -123,20 +118,21 @@ def test_a_label_that_names_nothing_changes_nothing_and_is_seen_on_the_node(
         wait_for_only(rig, "example.com/b")
 
 
-def test_an_agent_starts_with_its_default_while_the_api_server_is_away(
+def test_an_agent_starts_with_its_default_while_the_api_server_is_down(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, "b")
     kubernetes.refuse_with = 503
-    with labelled_agent(rig, kubernetes, configs, "--default-config=a") as agent:
-        agent.wait_for_output("the API server does not answer")
-        agent.wait_for_output("the node's label is not known yet")
+    default = "--default-config=a"
+    with labelled_agent(rig, kubernetes, configs, default, node_label=1) as agent:
+        agent.wait_for_code(Code.API_SERVER_UNAVAILABLE)
+        agent.wait_for_code(Code.NODE_LABEL_UNKNOWN)
         wait_for_only(rig, "example.com/a")
         kubernetes.refuse_with = None
         rig.kubelet.wait_until(lambda: "example.com/b" in rig.kubelet.resources(), "b")
 
 
-def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(
+def test_an_agent_that_cannot_select_a_configuration_exits_and_lists_them(
     rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
 ) -> None:
     set_label(kubernetes, None)
@@ -145,7 +141,7 @@ def test_an_agent_that_cannot_choose_ends_and_says_what_there_is(
         assert "choose one of a, b" in agent.output()
 
 
-def test_probes_and_metrics_tell_of_a_wrong_configuration_and_of_its_cure(rig: Rig) -> None:
+def test_probes_and_metrics_show_an_invalid_configuration_until_it_is_corrected(rig: Rig) -> None:
     file = rig.directory / "config.yaml"
     file.write_text(memory(RESOURCE))
     address = free_address()
@@ -164,12 +160,12 @@ def test_probes_and_metrics_tell_of_a_wrong_configuration_and_of_its_cure(rig: R
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready again")
 
 
-def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
+def test_metrics_count_devices_and_allocations(rig: Rig) -> None:
     address = free_address()
     with rig.agent(f"--metrics-address={address}"):
         rig.kubelet.wait_for(RESOURCE)
         rig.admit(4)
-        # The kubelet may ask before its answer to the registration has arrived.
+        # The kubelet may call before its answer to the registration has arrived.
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
         metrics = get(address, "/metrics")[1]
         for line in (
@@ -187,7 +183,7 @@ def test_metrics_follow_what_the_kubelet_asks_for(rig: Rig) -> None:
             )
 
 
-def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None:
+def test_an_address_in_use_ends_the_agent_with_the_name_of_the_option(rig: Rig) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -197,16 +193,16 @@ def test_an_address_that_is_taken_ends_the_agent_with_its_name(rig: Rig) -> None
             assert "metrics-address" in agent.output()
 
 
-def test_an_agent_that_was_not_asked_for_them_loads_no_client_and_no_metrics_library() -> None:
+def test_the_api_client_and_the_metrics_library_are_loaded_only_if_they_are_used() -> None:
     program = (
-        "import sys, gpuslice.agent.daemon\n"
+        "import sys, gpuslice.programs.agent.daemon\n"
         "print([n for n in ('lightkube', 'httpx2', 'prometheus_client') if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.stdout == "[]\n", done.stderr
 
 
-def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anything(
+def test_a_named_pipe_instead_of_the_file_does_not_block_the_agent(
     rig: Rig,
 ) -> None:
     file = rig.directory / "config.yaml"
@@ -216,9 +212,9 @@ def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anyt
         wait_for_only(rig, "example.com/a")
         file.unlink()
         os.mkfifo(file)
-        agent.wait_for_output("keeping the last good configuration.*it is a pipe")
+        agent.wait_for_code(Code.CONFIGURATION_NOT_FOUND, "it is a pipe")
         agent.send(signal.SIGHUP)
-        agent.wait_for_output("keeping the last good settings.*it is a pipe")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID, "it is a pipe")
         assert get(address, "/healthz")[0] == 200
         assert get(address, "/readyz")[0] == 503
         wait_for_only(rig, "example.com/a")
@@ -228,7 +224,7 @@ def test_a_pipe_in_place_of_the_file_neither_holds_the_agent_up_nor_changes_anyt
         assert agent.stop() == 0
 
 
-def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: Rig) -> None:
+def test_a_configuration_that_can_be_read_only_once_is_rejected_at_the_start(rig: Rig) -> None:
     receiver, sender = os.pipe()
     with os.fdopen(receiver), os.fdopen(sender, "w") as writing:
         writing.write(memory("example.com/a"))
@@ -237,14 +233,14 @@ def test_a_configuration_that_could_be_read_only_once_is_refused_at_start(rig: R
             assert agent.wait() == 1
             assert f"config-file: '/proc/{os.getpid()}/fd/{receiver}'" in agent.output()
             assert "it is a pipe" in agent.output()
-            assert "give a regular file" in agent.output()
+            assert "use a regular file" in agent.output()
             assert "Traceback" not in agent.output()
     assert rig.kubelet.registrations == 0
 
 
-def test_the_null_device_is_the_empty_configuration_at_a_reload_too(rig: Rig) -> None:
+def test_the_null_device_is_the_empty_configuration_at_a_reload(rig: Rig) -> None:
     with rig.agent("--config-file=/dev/null") as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.send(signal.SIGHUP)
-        agent.wait_for_output("reloaded")
+        agent.wait_for_code(Code.RECONCILED)
         assert rig.kubelet.allocatable(RESOURCE) == 30

@@ -1,4 +1,4 @@
-"""GPUs that fail, and every device that stands for them."""
+"""GPUs that fail, and the health of their devices."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimMig
 
 from .conftest import MakeRig
@@ -21,16 +22,16 @@ def uuids(rig: Rig) -> list[str]:
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_an_xid_marks_every_replica_on_every_stream_at_once(rig: Rig, entry: str) -> None:
+def test_an_xid_makes_every_replica_unhealthy_on_every_stream(rig: Rig, entry: str) -> None:
     with rig.plugin(rig.config(REPLICAS), entry=entry) as plugin:
         endpoint = rig.kubelet.wait_for(GPU)
         sick, well = uuids(rig)
         with Listener(endpoint) as one, Listener(endpoint) as two:
             rig.node.faults.xid(0, 79)
             rig.wait_for_healthy(GPU, {f"{well}::{n}" for n in range(4)})
-            rig.kubelet.wait_until(lambda: len(one.lists) == len(two.lists) == 2, "the news")
+            rig.kubelet.wait_until(lambda: len(one.lists) == len(two.lists) == 2, "both lists")
             assert one.health() == two.health() == rig.kubelet.devices(GPU)
-        assert f"uuid={sick} reason=" in plugin.output()
+        assert plugin.logged(Code.XID, f"uuid={sick} reason=") == 1
 
 
 def sick_by_xid(rig: Rig, sick: set[str]) -> None:
@@ -38,14 +39,14 @@ def sick_by_xid(rig: Rig, sick: set[str]) -> None:
 
 
 @needs_root
-def test_an_xid_of_a_mig_instance_marks_that_instance_and_one_of_the_gpu_all_of_it(
+def test_an_xid_of_a_mig_instance_affects_that_instance_and_one_of_the_gpu_all_instances(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("a100x2-mig-single")
     text = "sharing: {timeSlicing: {resources: [{name: gpu, devices: ['0:3'], replicas: 3}]}}"
     with rig.plugin("--mig-strategy=single", rig.config(text), places={}) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         assert rig.kubelet.capacity(GPU) == 13 + 3
         first, second = (gpu.mig for gpu in rig.node.gpus())
         sick: set[str] = set()
@@ -53,7 +54,7 @@ def test_an_xid_of_a_mig_instance_marks_that_instance_and_one_of_the_gpu_all_of_
             rig.node.faults.xid(0, 94, gi=device.gi, ci=device.ci)
             sick |= set(ids_of(rig, device))
             sick_by_xid(rig, sick)
-        rig.node.faults.xid(0, 94, gi=first[5].gi)  # the driver need not name the other half
+        rig.node.faults.xid(0, 94, gi=first[5].gi)  # the driver may omit the compute instance
         sick_by_xid(rig, sick | set(ids_of(rig, first[5])))
         rig.node.faults.xid(0, 79)
         sick_by_xid(rig, {i for device in first for i in ids_of(rig, device)})
@@ -79,30 +80,30 @@ def ids_of(rig: Rig, device: SimMig) -> Iterator[str]:
         " ".join(f"{k[3:10]}={v}" for k, v in value.items()) if isinstance(value, dict) else None
     ),
 )
-def test_which_xids_count_can_be_chosen(
+def test_the_fatal_xids_can_be_configured(
     rig: Rig, env: dict[str, str], harmless: list[int], fatal: int | None
 ) -> None:
     with rig.plugin(env=env) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         first, second = uuids(rig)
         for xid in harmless:
             rig.node.faults.xid(0, xid)
         if fatal is None:
-            time.sleep(1.2)  # two waits of the watch, if there were one
+            time.sleep(1.2)  # two waits of a health watch
             assert rig.healthy(GPU) == {first, second}
         else:
-            # It comes last, so the others have been dealt with by then.
+            # It comes last: the others have been read by then.
             rig.node.faults.xid(1, fatal)
             rig.wait_for_healthy(GPU, {first})
 
 
-def test_waits_for_events_that_fail_cost_no_gpu_and_no_processor(rig: Rig) -> None:
+def test_event_waits_that_fail_make_no_gpu_unhealthy_and_cause_no_load(rig: Rig) -> None:
     with rig.plugin(rig.config(REPLICAS)) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         rig.node.faults.event_wait("UNKNOWN")
-        plugin.wait_for_output("waiting for GPU errors fails and is tried again")
+        plugin.wait_for_code(Code.EVENT_WAIT_FAILED)
         before, began = cpu_seconds(plugin), time.monotonic()
         time.sleep(1.5)
         assert cpu_seconds(plugin) - before < 0.3 * (time.monotonic() - began)
@@ -113,24 +114,24 @@ def test_waits_for_events_that_fail_cost_no_gpu_and_no_processor(rig: Rig) -> No
         rig.wait_for_healthy(GPU, {f"{first}::{n}" for n in range(4)})
 
 
-def test_xids_that_come_while_the_settings_change_are_not_lost(make_rig: MakeRig) -> None:
+def test_xids_during_a_reload_are_not_lost(make_rig: MakeRig) -> None:
     rig = make_rig("a100-40x8")
     with rig.plugin(rig.config("")) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         gpus = uuids(rig)
         rig.config(REPLICAS)
         for index in range(7):
             rig.node.faults.xid(index, 79)
             time.sleep(0.1)
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_code(Code.RECONCILED)
         rig.wait_for_healthy(GPU, {f"{gpus[7]}::{n}" for n in range(4)})
 
 
-def test_settings_that_change_leave_troubles_known(rig: Rig) -> None:
+def test_faults_stay_known_across_a_reload(rig: Rig) -> None:
     with rig.plugin(rig.config("")) as plugin:
         rig.kubelet.wait_for(GPU)
-        plugin.wait_for_output("registered with the kubelet")
+        plugin.wait_for_code(Code.REGISTERED)
         _, second = uuids(rig)
         rig.node.faults.xid(0, 79)
         rig.wait_for_healthy(GPU, {second})

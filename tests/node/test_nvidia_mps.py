@@ -1,4 +1,4 @@
-"""Replicas by MPS: each container is held to its share, or does not start."""
+"""Replicas by MPS: each container is limited to its share, or does not start."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import AdmissionError, Container, Pod, StartError
 from gpuslice_sim.process import BackgroundProcess
@@ -40,7 +41,7 @@ def sharing(rig: Rig, text: str, *args: str, entry: str = PLUGIN) -> Iterator[Ba
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_a_client_is_held_to_as_many_shares_as_it_asked_for(rig: Rig, entry: str) -> None:
+def test_a_client_is_limited_to_as_many_shares_as_it_requested(rig: Rig, entry: str) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(5), entry=entry):
         endpoint = rig.wait_for_limits(SHARED)
         assert endpoint.options.pre_start_required
@@ -50,9 +51,9 @@ def test_a_client_is_held_to_as_many_shares_as_it_asked_for(rig: Rig, entry: str
             [allocation] = rig.kubelet.admit(pod)
             assert len({i.partition("::")[0] for i in allocation.ids}) == 1
             answer = rig.kubelet.start_container(pod, "main")
-            told = rig.contained(answer, "info")
-            [device] = told["devices"]
-            assert told["warnings"] == []
+            report = rig.contained(answer, "info")
+            [device] = report["devices"]
+            assert report["warnings"] == []
             assert device["uuid"] == allocation.ids[0].partition("::")[0]
             assert device["limit_bytes"] == number * 3072 * MIB
             assert device["sms"] == sms
@@ -76,7 +77,7 @@ def test_the_answer_names_the_daemon_of_the_resource_and_the_limits(rig: Rig) ->
         ]
 
 
-def test_with_cdi_only_the_way_to_the_gpu_is_another(rig: Rig) -> None:
+def test_with_cdi_only_the_injection_of_the_gpu_differs(rig: Rig) -> None:
     flags = (
         "--device-list-strategy=cdi-cri",
         f"--cdi-directory={rig.directory / 'cdi'}",
@@ -108,9 +109,9 @@ def test_a_reserve_makes_every_share_smaller(rig: Rig) -> None:
         for number in (1, 2, 4):  # of 15360 - 512 MiB
             pod = Pod(f"pod-{number}", [Container("main", {SHARED: number})])
             rig.kubelet.admit(pod)
-            told = rig.contained(rig.kubelet.start_container(pod, "main"), "info")
-            assert told["warnings"] == []
-            [device] = told["devices"]
+            report = rig.contained(rig.kubelet.start_container(pod, "main"), "info")
+            assert report["warnings"] == []
+            [device] = report["devices"]
             assert device["limit_bytes"] == number * 3712 * MIB
             assert device["sms"] == number * 10
             rig.kubelet.remove(pod)
@@ -118,7 +119,7 @@ def test_a_reserve_makes_every_share_smaller(rig: Rig) -> None:
 
 @pytest.mark.parametrize("reserve", ["0", "512MiB"])
 def test_with_a_reserve_every_share_of_a_full_gpu_can_be_used_up(rig: Rig, reserve: str) -> None:
-    """The MPS server takes its own memory of the card, which the limits of all shares exceed."""
+    """The MPS server needs memory of the GPU, so the shares together exceed what is left."""
     with rig.mps_daemon(SHARED), sharing(rig, replicated(2, reserve=reserve)):
         gpu = rig.node.gpus()[0].uuid
         first, second = (rig.allocate(SHARED, f"{gpu}::{n}") for n in range(2))
@@ -131,63 +132,63 @@ def test_with_a_reserve_every_share_of_a_full_gpu_can_be_used_up(rig: Rig, reser
         assert (used == limit) == (reserve != "0")
 
 
-def test_another_reserve_is_told_without_a_new_registration(rig: Rig) -> None:
+def test_another_reserve_needs_no_new_registration(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4)) as plugin:
         gpu = rig.node.gpus()[0].uuid
         key = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
         assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3840M"
         rig.config(replicated(4, reserve="1GiB"))
-        plugin.wait_for_output("reloaded")
+        plugin.wait_for_code(Code.RECONCILED)
         assert rig.allocate(SHARED, f"{gpu}::0").envs[key] == f"{gpu}=3584M"
         assert rig.kubelet.registrations == 1
 
 
-def test_a_gpu_in_mig_mode_has_no_replicas_by_mps(make_rig: MakeRig) -> None:
+def test_a_gpu_in_mig_mode_is_skipped_by_mps(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
     cut, whole = rig.node.gpus()
     with rig.mps_daemon(SHARED), sharing(rig, replicated(3)) as plugin:
-        assert rig.wait_for_offer(SHARED) == {SHARED: [f"{whole.uuid}::{n}" for n in range(3)]}
-        output = plugin.wait_for_output("device 0 .* is not offered: it is in MIG mode.*")
-        [line] = [line for line in output.splitlines() if "is not offered" in line]
+        assert rig.wait_for_resources(SHARED) == {SHARED: [f"{whole.uuid}::{n}" for n in range(3)]}
+        [line] = plugin.wait_for_code(Code.GPU_SKIPPED)
         assert cut.uuid in line
-        assert "Switch its MIG mode off" in line
-        assert "migStrategy single or mixed" in line
-        with pytest.raises(grpc.RpcError, match="unknown device"):
+        assert "MIG mode" in line
+        assert "migStrategy" in line
+        with pytest.raises(grpc.RpcError, match=f"{Code.UNKNOWN_DEVICE}: "):
             rig.allocate(SHARED, f"{cut.uuid}::0")
 
 
-def test_a_node_in_mig_mode_is_waited_for_until_mps_can_limit_it(make_rig: MakeRig) -> None:
+def test_the_agent_waits_for_a_gpu_that_mps_can_limit(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with sharing(rig, replicated(3)) as plugin:
-        output = plugin.wait_for_output("waiting for GPUs.*\n")
+        [line] = plugin.wait_for_code(Code.WAITING_FOR_GPUS)
         for gpu in rig.node.gpus():
-            assert f"({gpu.uuid}) is not offered: it is in MIG mode" in output
+            assert gpu.uuid in line
+        assert "MIG mode" in line
         assert rig.kubelet.registrations == 0
         rig.node.faults.mig(1, [])
         one = rig.node.gpus()[1].uuid
-        assert rig.wait_for_offer(SHARED) == {SHARED: [f"{one}::{n}" for n in range(3)]}
+        assert rig.wait_for_resources(SHARED) == {SHARED: [f"{one}::{n}" for n in range(3)]}
 
 
-def test_shares_of_different_gpus_are_never_given_together(rig: Rig) -> None:
+def test_shares_of_different_gpus_are_never_granted_together(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4)):
         rig.wait_for_limits(SHARED)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
-        with pytest.raises(grpc.RpcError, match="an MPS limit holds on one GPU"):
+        with pytest.raises(grpc.RpcError, match=f"{Code.SPANS_GPUS}: "):
             rig.allocate(SHARED, f"{one}::0", f"{two}::0")
-        for name in ("a", "b"):  # three of each GPU are taken
+        for name in ("a", "b"):  # three of each GPU are in use
             rig.kubelet.admit(Pod(name, [Container("main", {SHARED: 3})]))
-        with pytest.raises(AdmissionError, match="no single GPU has 2 replicas free"):
+        with pytest.raises(AdmissionError, match="no single GPU of this node has 2 replicas free"):
             rig.kubelet.admit(Pod("c", [Container("main", {SHARED: 2})]))
 
 
-def test_more_than_one_share_is_refused_unless_the_settings_allow_it(rig: Rig) -> None:
+def test_more_than_one_share_is_rejected_unless_the_settings_allow_it(rig: Rig) -> None:
     with rig.mps_daemon(SHARED), sharing(rig, replicated(4, one_at_a_time=True)):
         rig.wait_for_limits(SHARED)
-        with pytest.raises(AdmissionError, match="maximum request size for shared resources is 1"):
+        with pytest.raises(AdmissionError, match=f"{Code.REQUEST_TOO_LARGE}: "):
             rig.kubelet.admit(Pod("p", [Container("main", {SHARED: 2})]))
 
 
-def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig: Rig) -> None:
+def test_while_the_daemon_is_down_replicas_are_unhealthy_and_containers_wait(rig: Rig) -> None:
     daemon = rig.mps_daemon(SHARED)
     daemon.start()
     try:
@@ -197,10 +198,10 @@ def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig
             pod = Pod("p", [Container("main", {SHARED: 1})])
             rig.kubelet.admit(pod)
             daemon.kill()
-            with pytest.raises(StartError, match="its limits would not hold"):
+            with pytest.raises(StartError, match=f"{Code.MPS_UNAVAILABLE}: "):
                 rig.kubelet.start_container(pod, "main")
             rig.wait_for_healthy(SHARED, set())
-            assert "MPS does not answer: slices are unhealthy" in plugin.output()
+            assert plugin.logged(Code.MPS_UNAVAILABLE, f"daemon={SHARED}")
             assert rig.kubelet.registrations == 1
             daemon.start()
             rig.wait_for_healthy(SHARED, everything)
@@ -209,14 +210,14 @@ def test_while_the_daemon_is_dead_replicas_are_unhealthy_and_containers_wait(rig
         daemon.stop()
 
 
-def test_replicas_are_offered_unhealthy_where_no_daemon_was_ever_seen(rig: Rig) -> None:
+def test_without_a_daemon_replicas_are_advertised_as_unhealthy(rig: Rig) -> None:
     with sharing(rig, replicated(2)):
         rig.kubelet.wait_for(SHARED)
         assert rig.kubelet.capacity(SHARED) == 4
         assert rig.kubelet.allocatable(SHARED) == 0
 
 
-def test_one_dead_daemon_leaves_the_other_resources_of_the_node_alone(make_rig: MakeRig) -> None:
+def test_a_missing_daemon_does_not_affect_other_resources(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
     text = """
 sharing:
@@ -224,7 +225,7 @@ sharing:
   timeSlicing: {resources: [{name: gpu, devices: [1], replicas: 3, rename: gpu.shared}]}
 """
     with sharing(rig, text):
-        rig.wait_for_offer("nvidia.com/gpu.limited", SHARED, GPU)
+        rig.wait_for_resources("nvidia.com/gpu.limited", SHARED, GPU)
         assert rig.kubelet.allocatable("nvidia.com/gpu.limited") == 0
         assert rig.kubelet.allocatable(SHARED) == 3
         assert rig.kubelet.allocatable(GPU) == 2
@@ -234,7 +235,7 @@ sharing:
         )
 
 
-def test_whole_gpus_beside_replicas_do_without_the_daemon(rig: Rig) -> None:
+def test_whole_gpus_of_the_same_resource_do_not_need_the_daemon(rig: Rig) -> None:
     text = "sharing: {mps: {resources: [{name: gpu, devices: [0], replicas: 4}]}}"
     daemon = rig.mps_daemon(GPU)
     daemon.start()
@@ -252,14 +253,14 @@ def test_whole_gpus_beside_replicas_do_without_the_daemon(rig: Rig) -> None:
             assert given.ids == [whole]
             [device] = rig.contained(rig.kubelet.start_container(pod, "main"), "info")["devices"]
             assert (device["uuid"], device["sms"]) == (whole, 40)
-            with pytest.raises(grpc.RpcError, match="its limits would not hold"):
+            with pytest.raises(grpc.RpcError, match=f"{Code.MPS_UNAVAILABLE}: "):
                 before_start(rig, GPU, f"{shared}::0")
     finally:
         daemon.stop()
 
 
 def before_start(rig: Rig, resource: str, *ids: str) -> None:
-    """As the kubelet asks when a container with these is about to start."""
+    """Calls PreStartContainer like the kubelet."""
     request = api.PreStartContainerRequest(devices_ids=ids)
     endpoint = rig.kubelet.wait_for(resource)
     endpoint.call("PreStartContainer", request, api.PreStartContainerResponse, 20)

@@ -1,4 +1,4 @@
-"""Which devices the kubelet is advised to take, through its own way of asking."""
+"""Which devices GetPreferredAllocation prefers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def admit(rig: Rig, name: str, number: int, resource: str = GPU) -> list[str]:
 
 
 def indices(rig: Rig, ids: list[str]) -> list[int]:
-    """Of the GPUs that devices or replicas belong to."""
+    """The indices of the GPUs of these devices or replicas."""
     owners = {gpu.uuid: gpu.index for gpu in rig.node.gpus()}
     owners |= {mig.uuid: gpu.index for gpu in rig.node.gpus() for mig in gpu.mig}
     return sorted(owners[i.partition("::")[0]] for i in ids)
@@ -41,7 +41,7 @@ def test_pairs_share_a_switch_and_fours_a_socket_until_the_node_is_full(
         assert sorted([*four, *pairs[0], *pairs[1]]) == list(range(8))
 
 
-def test_single_gpus_leave_pairs_with_many_links_whole(make_rig: MakeRig) -> None:
+def test_requests_for_one_gpu_do_not_split_pairs_with_many_links(make_rig: MakeRig) -> None:
     rig = make_rig("v100x4")
     with rig.plugin():
         rig.kubelet.wait_for(GPU)
@@ -70,7 +70,7 @@ def test_replicas_follow_the_policy(
         assert indices(rig, admit(rig, "pair", 2)) == pair
 
 
-def test_spread_gives_a_pod_different_gpus_even_where_one_is_used_least(
+def test_spread_gives_a_pod_different_gpus_even_if_one_is_used_least(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("v100x4")
@@ -97,21 +97,21 @@ def test_mig_devices_are_packed_by_the_gpu_they_are_a_part_of(
         assert sum(used.values()) == 6
 
 
-def test_a_lost_gpu_changes_nothing_for_the_others(make_rig: MakeRig) -> None:
+def test_a_lost_gpu_does_not_change_the_preference_among_the_others(make_rig: MakeRig) -> None:
     rig = make_rig("a100-40x8")
     with rig.plugin():
         rig.kubelet.wait_for(GPU)
         gpus = [gpu.uuid for gpu in rig.node.gpus()]
         before = preferred(rig, gpus[:1] + gpus[2:], size=2)
         rig.node.faults.lost(1)
-        # At once, and again when it is known.
+        # At once, and again when the loss is known.
         assert preferred(rig, gpus[:1] + gpus[2:], size=2) == before
         rig.wait_for_healthy(GPU, set(gpus) - {gpus[1]})
         assert preferred(rig, gpus[:1] + gpus[2:], size=2) == before
         assert gpus[1] not in admit(rig, "seven", 7)
 
 
-def test_advice_is_given_whatever_is_asked_and_is_the_same_every_time(make_rig: MakeRig) -> None:
+def test_every_request_for_a_preference_gets_the_same_answer_every_time(make_rig: MakeRig) -> None:
     """An error here would fail the admission of the pod."""
     rig = make_rig("v100x4")
     with rig.plugin(rig.config(REPLICAS)):

@@ -1,13 +1,15 @@
-"""GPUs and settings -> resources, ids and sockets, under both names of the program."""
+"""GPUs and settings -> resources, ids and sockets, with both names of the program."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpuslice.codes import Code
+
 from .conftest import MakeRig
 from .rig import AGENT, ENTRY_POINTS, GPU, PLUGIN, RESOURCE, Listener, Rig, needs_root
 
-# One GPU, to be cut by memory and to be replicated.
+# One GPU that is selected for memory units and for replicas.
 BOTH_WAYS = (
     "sharing: {memory: {devices: [0]}, "
     "timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}}"
@@ -35,11 +37,11 @@ def replicas(uuid: str, number: int) -> list[str]:
 
 
 def counts(rig: Rig) -> dict[str, int]:
-    return {name: len(ids) for name, ids in rig.offered().items()}
+    return {name: len(ids) for name, ids in rig.advertised().items()}
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_whole_gpus_are_offered_by_their_uuid_under_nvidias_name_and_socket(
+def test_whole_gpus_are_advertised_by_uuid_with_nvidias_name_and_socket(
     rig: Rig, entry: str
 ) -> None:
     with rig.plugin(entry=entry):
@@ -47,10 +49,10 @@ def test_whole_gpus_are_offered_by_their_uuid_under_nvidias_name_and_socket(
         assert endpoint.socket.name == "nvidia-gpu.sock"
         assert endpoint.options.get_preferred_allocation_available
         assert not endpoint.options.pre_start_required
-        assert rig.offered() == {GPU: sorted(uuids(rig))}
+        assert rig.advertised() == {GPU: sorted(uuids(rig))}
 
 
-def test_the_agent_cuts_memory_unless_its_settings_name_devices(rig: Rig) -> None:
+def test_the_agent_slices_memory_unless_its_settings_name_devices(rig: Rig) -> None:
     config = rig.config(sharing("timeSlicing", "{name: nvidia.com/gpu, replicas: 3}"))
     with rig.agent(config):
         rig.kubelet.wait_for(GPU)
@@ -77,16 +79,16 @@ def test_the_agent_cuts_memory_unless_its_settings_name_devices(rig: Rig) -> Non
         ),
     ],
 )
-def test_gpus_in_mig_mode_are_offered_as_the_strategy_says(
+def test_gpus_in_mig_mode_are_advertised_according_to_the_strategy(
     make_rig: MakeRig, profile: str, strategy: str, expected: dict[str, int]
 ) -> None:
     rig = make_rig(profile)
     with rig.plugin(f"--mig-strategy={strategy}", places={}):
-        offered = rig.wait_for_offer(*expected)
+        advertised = rig.wait_for_resources(*expected)
         assert counts(rig) == expected
         migs = {mig.uuid for gpu in rig.node.gpus() for mig in gpu.mig}
         wholes = {gpu.uuid for gpu in rig.node.gpus() if strategy == "none" or not gpu.mig}
-        assert {i for ids in offered.values() for i in ids} == (
+        assert {i for ids in advertised.values() for i in ids} == (
             wholes if strategy == "none" else wholes | migs
         )
         sockets = {rig.kubelet.wait_for(name).socket.name for name in expected}
@@ -94,7 +96,7 @@ def test_gpus_in_mig_mode_are_offered_as_the_strategy_says(
 
 
 @needs_root
-def test_mig_devices_lie_where_their_gpu_lies(make_rig: MakeRig) -> None:
+def test_mig_devices_have_the_numa_node_of_their_gpu(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-single")
     with rig.plugin("--mig-strategy=single", places={}):
         with Listener(rig.kubelet.wait_for(GPU)) as listener:
@@ -103,7 +105,7 @@ def test_mig_devices_lie_where_their_gpu_lies(make_rig: MakeRig) -> None:
 
 
 @needs_root
-def test_single_where_only_some_gpus_are_cut_is_an_error_that_says_so(make_rig: MakeRig) -> None:
+def test_strategy_single_is_an_error_if_only_some_gpus_are_in_mig_mode(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
     with rig.plugin("--mig-strategy=single", places={}) as plugin:
         assert plugin.wait() == 1
@@ -113,11 +115,11 @@ def test_single_where_only_some_gpus_are_cut_is_an_error_that_says_so(make_rig: 
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_time_slicing_offers_numbered_replicas(rig: Rig, entry: str) -> None:
+def test_time_slicing_advertises_numbered_replicas(rig: Rig, entry: str) -> None:
     config = rig.config(sharing("timeSlicing", "{name: nvidia.com/gpu, replicas: 4}"))
     with rig.plugin(config, entry=entry):
         one, two = uuids(rig)
-        assert rig.wait_for_offer(GPU) == {GPU: sorted(replicas(one, 4) + replicas(two, 4))}
+        assert rig.wait_for_resources(GPU) == {GPU: sorted(replicas(one, 4) + replicas(two, 4))}
 
 
 @pytest.mark.parametrize(
@@ -134,7 +136,7 @@ def test_time_slicing_offers_numbered_replicas(rig: Rig, entry: str) -> None:
     ],
     ids=["by default", "by name"],
 )
-def test_replicas_can_have_a_name_of_their_own(rig: Rig, text: str, name: str) -> None:
+def test_replicas_can_have_their_own_name(rig: Rig, text: str, name: str) -> None:
     with rig.plugin(rig.config(text)):
         endpoint = rig.kubelet.wait_for(name)
         assert endpoint.socket.name == f"nvidia-{name.rpartition('/')[2]}.sock"
@@ -152,8 +154,8 @@ def test_every_gpu_can_have_its_own_number_of_replicas(make_rig: MakeRig, entry:
         "{name: nvidia.com/gpu, devices: [2], replicas: 3, rename: nvidia.com/gpu.small}",
     )
     with rig.plugin(rig.config(text), entry=entry):
-        offered = rig.wait_for_offer(GPU, "nvidia.com/gpu.small")
-        assert offered == {
+        advertised = rig.wait_for_resources(GPU, "nvidia.com/gpu.small")
+        assert advertised == {
             GPU: sorted([*replicas(gpus[0], 2), *replicas(gpus[1], 5), gpus[3]]),
             "nvidia.com/gpu.small": replicas(gpus[2], 3),
         }
@@ -163,7 +165,7 @@ def test_every_gpu_can_have_its_own_number_of_replicas(make_rig: MakeRig, entry:
 def test_models_of_one_node_can_have_different_names(make_rig: MakeRig, entry: str) -> None:
     rig = make_rig("mixed")
     with rig.plugin(rig.config(MIXED_MODELS), entry=entry):
-        rig.wait_for_offer("nvidia.com/t4", "nvidia.com/a100", GPU)
+        rig.wait_for_resources("nvidia.com/t4", "nvidia.com/a100", GPU)
         assert counts(rig) == {"nvidia.com/t4": 2, "nvidia.com/a100": 1, GPU: 1}
 
 
@@ -172,15 +174,13 @@ def test_mig_profiles_can_have_other_names(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
     text = 'resources: {mig: [{pattern: "1g.*", name: small}, {pattern: "*", name: large}]}\n'
     with rig.plugin("--mig-strategy=mixed", rig.config(text), places={}):
-        rig.wait_for_offer("nvidia.com/small", "nvidia.com/large", GPU)
+        rig.wait_for_resources("nvidia.com/small", "nvidia.com/large", GPU)
         assert counts(rig) == {GPU: 1, "nvidia.com/small": 2, "nvidia.com/large": 2}
 
 
 @needs_root
 @pytest.mark.parametrize("entry", ENTRY_POINTS)
-def test_memory_replicas_mig_and_whole_gpus_live_side_by_side(
-    make_rig: MakeRig, entry: str
-) -> None:
+def test_memory_replicas_mig_and_whole_gpus_can_be_combined(make_rig: MakeRig, entry: str) -> None:
     rig = make_rig("a100-40x8")
     rig.node.faults.mig(0, ["3g.20gb", "2g.10gb"])
     text = """
@@ -199,10 +199,10 @@ sharing:
     }
     program = rig.program(entry)
     with rig.run([*program, rig.config(text)], name="plugin", places={}):
-        rig.wait_for_offer(*expected)
+        rig.wait_for_resources(*expected)
         assert counts(rig) == expected
         gpus = uuids(rig)
-        assert rig.offered()[GPU] == sorted(gpus[4:])
+        assert rig.advertised()[GPU] == sorted(gpus[4:])
         envs = rig.admit(6).response.envs
         assert envs["NVIDIA_VISIBLE_DEVICES"] in gpus[1:3]
         shared = rig.allocate("nvidia.com/gpu.shared", f"{gpus[3]}::1")
@@ -218,18 +218,18 @@ sharing:
                 "{name: gpu, devices: [0], replicas: 2}",
                 "{name: gpu, devices: 2, replicas: 3}",
             ),
-            "is selected by two rules",
+            "List different devices in each rule",
         ),
         (
             BOTH_WAYS,
-            "it can be offered in one way only",
+            "a GPU can be shared in one way only",
         ),
         (sharing("timeSlicing", "{name: gpu, replicas: 40000}"), "Use at most"),
         (sharing("mps", "{name: gpu, replicas: 2}"), "mps-root"),
     ],
     ids=["two claims", "memory too", "too many", "mps without root"],
 )
-def test_rules_that_do_not_fit_the_node_are_refused_before_anything_is_offered(
+def test_rules_that_do_not_fit_the_node_are_rejected_before_registration(
     rig: Rig, text: str, because: str
 ) -> None:
     with rig.run([*rig.program(PLUGIN), rig.config(text)], name="plugin") as plugin:
@@ -239,16 +239,16 @@ def test_rules_that_do_not_fit_the_node_are_refused_before_anything_is_offered(
     assert rig.kubelet.registrations == 0
 
 
-def test_a_gpu_that_only_other_nodes_have_is_told_and_passed_over(rig: Rig) -> None:
+def test_a_configured_gpu_that_the_node_lacks_is_a_warning(rig: Rig) -> None:
     config = rig.config(sharing("timeSlicing", "{name: gpu, devices: [1, 7], replicas: 2}"))
     with rig.plugin(config) as plugin:
         one, two = uuids(rig)
-        assert rig.wait_for_offer(GPU) == {GPU: sorted([one, *replicas(two, 2)])}
-        plugin.wait_for_output("WARNING sharing.timeSlicing nvidia.com/gpu devices: 7 is not on")
+        assert rig.wait_for_resources(GPU) == {GPU: sorted([one, *replicas(two, 2)])}
+        plugin.wait_for_code(Code.DEVICE_NOT_FOUND, "sharing.timeSlicing nvidia.com/gpu devices: 7")
 
 
-def test_the_effective_settings_are_told_once(rig: Rig) -> None:
+def test_the_settings_in_force_are_logged_once(rig: Rig) -> None:
     with rig.plugin("--mig-strategy=mixed", entry=AGENT) as agent:
-        output = agent.wait_for_output("effective settings")
-        assert output.count("effective settings") == 1
-        assert "mixed" in output
+        rig.kubelet.wait_for(GPU)
+        [line] = agent.lines(Code.SETTINGS_APPLIED)
+        assert '"migStrategy":"mixed"' in line

@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
+from gpuslice.inject.edits import ContainerEdits
 from gpuslice.inject.visible import Host, visible
-from gpuslice.kubelet.answer import ContainerAnswer
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.slicing.device import Device
 from gpuslice_sim.node import SimNode
@@ -85,11 +85,11 @@ def small_instances(node: SimNode) -> list[Device]:
     ]
 
 
-def plain(answer: ContainerAnswer) -> dict[str, object]:
+def plain(answer: ContainerEdits) -> dict[str, object]:
     return {
         "env": {name: sorted(value.split(",")) for name, value in answer.env.items()},
         "mounts": sorted((m.host_path, m.container_path, m.read_only) for m in answer.mounts),
-        "devices": sorted((d.host_path, d.container_path, d.permissions) for d in answer.devices),
+        "devices": sorted((d.host_path, d.container_path, "rw") for d in answer.devices),
         "annotations": {
             re.sub("_[-0-9a-f]{36}$", "_", key): sorted(value.split(","))
             for key, value in answer.annotations.items()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -16,7 +14,7 @@ from typing import Any
 import pytest
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
-from gpuslice_sim.mps.launch import is_running
+from gpuslice_sim.mps.launch import kill, running_process
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
@@ -279,6 +277,6 @@ def end(shared: Shared) -> None:
     """NVIDIA's daemon quits the one it started; when it cannot, that one must not stay behind."""
     if shared.daemon.returncode is None and shared.daemon.stop() == 0:
         return
-    pid_file = shared.pipe / "nvidia-cuda-mps-control.pid"
-    if pid_file.exists() and is_running(pid := int(pid_file.read_text())):
-        os.kill(pid, signal.SIGKILL)
+    pid = running_process(shared.pipe / "nvidia-cuda-mps-control.pid")
+    if pid is not None:
+        kill(pid)

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli.config_manager import MANAGER_OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.file_schema import ConfigFile
-from gpuslice.config.option import Option
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.unknown_keys import all_paths
+from gpuslice.config.option_definition import Option
+from gpuslice.config.unknown_keys import all_keys
 from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
-from gpuslice.labels.label_options import LABELS_OPTIONS, NVIDIA_OPTIONS
-from gpuslice.slicing.rules import ALL, MigStrategy, Rules, SharingStrategy
+from gpuslice.labels.label_options import GFD_OPTIONS, LABELS_OPTIONS
+from gpuslice.slicing.rules import MemoryRule, MigStrategy, Rules, SharingStrategy
 from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
 from tests.unit.labels.nodes import A100, FACTS, LARGE, SMALL, T4, cut, labels, several, shared
 
@@ -63,13 +63,13 @@ def test_every_option_of_the_agent_has_a_row_with_all_its_names(option: Option) 
     assert has_row(option, NVIDIA)
 
 
-@pytest.mark.parametrize("option", NVIDIA_OPTIONS, ids=lambda option: option.name)
+@pytest.mark.parametrize("option", GFD_OPTIONS, ids=lambda option: option.name)
 def test_every_option_of_feature_discovery_has_a_row_with_all_its_names(option: Option) -> None:
     assert has_row(option, section("Feature discovery"))
 
 
 @pytest.mark.parametrize(
-    "option", [o for o in NVIDIA_OPTIONS if o.is_flag], ids=lambda option: option.name
+    "option", [o for o in GFD_OPTIONS if o.is_flag], ids=lambda option: option.name
 )
 def test_a_row_of_feature_discovery_names_the_key_of_the_file(option: Option) -> None:
     table = section("Feature discovery").partition("`mps-control-daemon`")[0]
@@ -87,7 +87,7 @@ def test_every_option_of_the_config_manager_has_a_row_with_all_its_names(option:
     assert has_row(option, section("Choosing a configuration by the node's label"))
 
 
-@pytest.mark.parametrize("key", list(all_paths(ConfigFile)))
+@pytest.mark.parametrize("key", list(all_keys(ConfigFile)))
 def test_every_key_of_the_file_has_a_row(key: str) -> None:
     assert any(key in names(cell) for row in rows(NVIDIA) for cell in row[:3])
 
@@ -115,7 +115,9 @@ def made() -> set[str]:
     """Every label that some node has, without what is the node's own in it."""
     rules = [
         Rules(mig_strategy=strategy, replicas=replicas, memory=memory)
-        for strategy, replicas, memory in itertools.product(MigStrategy, SLICED, (None, ALL))
+        for strategy, replicas, memory in itertools.product(
+            MigStrategy, SLICED, (None, MemoryRule())
+        )
     ]
     rules.append(Rules(replicas=(shared(SharingStrategy.MPS, 4, rename="nvidia.com/gpu.mps"),)))
     found = (

@@ -1,9 +1,11 @@
 """The documentation names what the program has."""
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
-from gpuslice.cli.gpushare import FLAGS
+from gpuslice.cli.gpushare import GPUSHARE_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
 
@@ -11,5 +13,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_flag_of_gpushare_is_documented() -> None:
     text = (DOCS / "compatibility.md").read_text()
     glog = {"alsologtostderr", "stderrthreshold", "log_dir", "log_backtrace_at", "vmodule"}
-    for flag in FLAGS:
-        assert flag.name in glog or re.search(rf"`--?{flag.name}`", text), flag.name
+    for option in GPUSHARE_OPTIONS:
+        assert option.name in glog or re.search(rf"`--?{option.name}`", text), option.name
+
+
+def test_the_generated_parts_are_current() -> None:
+    """Run `make docs` if they are not."""
+    command = [sys.executable, str(DOCS / "generate.py"), "--check"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr

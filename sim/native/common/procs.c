@@ -37,7 +37,7 @@ int sim_proc_hold(const struct sim_state *state, const struct sim_proc *proc, in
     char path[PATH_MAX], fresh[PATH_MAX + 8];
     if (path_of(state, proc, path) < 0)
         return -1;
-    /* A name with a leading dot is skipped by readers until the rename. */
+    /* Readers skip names with a leading dot, so the file is not visible before the rename. */
     snprintf(fresh, sizeof fresh, "%s/state/procs/.%d-%s", sim_state_directory(state), proc->pid,
              proc->gpu);
     int file = open(fresh, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
@@ -93,7 +93,7 @@ static void take(struct sim_proc *proc, enum life *life, const char *key, const 
         *life = strcmp(value, "0") == 0 ? INVENTED : strcmp(value, "lock") == 0 ? BY_LOCK : BY_PID;
 }
 
-/* A zombie has given its GPU back already. */
+/* A zombie has released its GPU. */
 static int is_running(int pid)
 {
     char path[32], text[512];
@@ -147,7 +147,7 @@ static int read_proc(int directory, const char *name, struct sim_proc *proc)
         enum life life = parse(file, proc);
         int alive = is_alive(file, proc->pid, life);
         struct stat now;
-        /* Its owner replaced it while we looked: the lock moved to the new file. */
+        /* Its owner replaced the file in the meantime: the lock is on the new file. */
         int replaced = !alive && fstat(file, &now) == 0 && now.st_nlink == 0;
         close(file);
         if (!replaced)
@@ -155,7 +155,7 @@ static int read_proc(int directory, const char *name, struct sim_proc *proc)
     }
 }
 
-/* The GPU a process file belongs to; fills in the instance when it names a MIG device. */
+/* The GPU of a process file. Sets the instance if the file names a MIG device. */
 static int gpu_of(const struct sim_state *state, struct sim_proc *proc)
 {
     if (strncmp(proc->gpu, "MIG-", 4) != 0)

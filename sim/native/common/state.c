@@ -19,7 +19,7 @@ struct entry {
     char key[];
 };
 
-/* What was read of a file, to see whether it changed. `consumed` ends at a whole line. */
+/* The part of a file that was read, to detect changes. `consumed` is the end of a whole line. */
 struct source {
     const char *name;
     struct stat seen;
@@ -85,8 +85,8 @@ static int path_of(const struct sim_state *state, const char *name, char *path)
     return snprintf(path, PATH_MAX, "%s/state/%s", state->directory, name) < PATH_MAX ? 0 : -1;
 }
 
-/* A missing file is an empty one. */
-static int look(const struct sim_state *state, const struct source *source, struct stat *now)
+/* A missing file counts as empty. */
+static int stat_source(const struct sim_state *state, const struct source *source, struct stat *now)
 {
     char path[PATH_MAX];
     if (path_of(state, source->name, path) < 0)
@@ -112,7 +112,7 @@ static int take_line(struct sim_state *state, char *line)
     return put(state, line, equals + 1);
 }
 
-/* Reads from `consumed` to the last whole line: a writer may be in the middle of the next one. */
+/* Reads from `consumed` to the last whole line, because the next line may be incomplete. */
 static int consume(struct sim_state *state, struct source *source)
 {
     char path[PATH_MAX];
@@ -148,14 +148,15 @@ static int reload(struct sim_state *state)
 int sim_state_refresh(struct sim_state *state)
 {
     struct stat node, overrides;
-    if (look(state, &state->node, &node) < 0 || look(state, &state->overrides, &overrides) < 0)
+    if (stat_source(state, &state->node, &node) < 0 ||
+        stat_source(state, &state->overrides, &overrides) < 0)
         return -1;
     if (node.st_ino == 0)
         return -1;
     int node_same = same(&node, &state->node.seen);
     if (node_same && same(&overrides, &state->overrides.seen))
         return 0;
-    /* The append-only file is usually the same one, grown. */
+    /* Usually lines were appended to the same file. */
     int grown = node_same && overrides.st_ino == state->overrides.seen.st_ino &&
                 overrides.st_size > state->overrides.seen.st_size;
     state->node.seen = node;

@@ -1,4 +1,4 @@
-/* Loadable placeholder: the container toolkit looks for the file, nothing calls it. */
+/* A placeholder that can be loaded: the container toolkit needs the file, nothing calls it. */
 __attribute__((visibility("default"))) int cuInit(unsigned int flags)
 {
     (void)flags;

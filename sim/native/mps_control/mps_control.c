@@ -1,6 +1,6 @@
 /*
- * nvidia-cuda-mps-control. Commands go to the daemon from here, since containers that are given
- * the driver's programs have nothing else of the node; the daemon itself is a program of the node.
+ * nvidia-cuda-mps-control. This program sends commands to the daemon itself, because containers
+ * with the programs of the driver have nothing else of the node. The daemon runs on the node.
  */
 #include <errno.h>
 #include <limits.h>
@@ -22,7 +22,7 @@ static int start_daemon(char **arguments)
     ssize_t length = readlink("/proc/self/exe", own, sizeof own - 1);
     own[length > 0 ? length : 0] = '\0';
     if (sim_locate_node(own, node, sizeof node) != 0) {
-        fprintf(stderr, "no simulated node at or above %s: MPS is started on the node\n", own);
+        fprintf(stderr, "no simulated node at or above %s: start MPS on the node\n", own);
         return 1;
     }
     snprintf(program, sizeof program, "%s/libexec/mps", node);
@@ -31,7 +31,7 @@ static int start_daemon(char **arguments)
     return 1;
 }
 
-static FILE *dial(void)
+static FILE *connect_to_daemon(void)
 {
     const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
@@ -51,7 +51,7 @@ static FILE *dial(void)
     return fdopen(connection, "r");
 }
 
-/* As gpuslice_sim/mps/wire.py writes a line. */
+/* The format of a line is that of gpuslice_sim/mps/wire.py. */
 static bool send_command(int connection, const char *text)
 {
     static const char head[] = "command text=";
@@ -98,8 +98,8 @@ static void print_text(const char *text)
     fflush(stdout);
 }
 
-/* Prints the answer; true if the command was obeyed. */
-static bool ask(FILE *daemon, const char *command)
+/* Prints the answer. Returns whether the command succeeded. */
+static bool run_command(FILE *daemon, const char *command)
 {
     char *answer = NULL;
     size_t size = 0;
@@ -107,15 +107,15 @@ static bool ask(FILE *daemon, const char *command)
     if (send_command(fileno(daemon), command))
         length = getline(&answer, &size, daemon);
     if (length <= 0) {
-        puts("The MPS control daemon went away");
+        puts("The MPS control daemon closed the connection");
         free(answer);
         return false;
     }
     answer[strcspn(answer, "\n")] = '\0';
-    bool obeyed = strtol(field(answer, "status"), NULL, 10) == 0;
+    bool succeeded = strtol(field(answer, "status"), NULL, 10) == 0;
     print_text(field(answer, "text"));
     free(answer);
-    return obeyed;
+    return succeeded;
 }
 
 static bool is_quit(const char *command)
@@ -129,7 +129,7 @@ static bool is_blank(const char *command)
     return command[strspn(command, " \t\r\n")] == '\0';
 }
 
-static bool ask_each_line(FILE *daemon)
+static bool run_each_line(FILE *daemon)
 {
     char *line = NULL;
     size_t size = 0;
@@ -138,16 +138,16 @@ static bool ask_each_line(FILE *daemon)
         line[strcspn(line, "\n")] = '\0';
         if (is_blank(line))
             continue;
-        bool obeyed = ask(daemon, line);
-        all &= obeyed;
-        if (obeyed && is_quit(line))
+        bool succeeded = run_command(daemon, line);
+        all &= succeeded;
+        if (succeeded && is_quit(line))
             break;
     }
     free(line);
     return all;
 }
 
-static bool ask_words(FILE *daemon, char **words)
+static bool run_words(FILE *daemon, char **words)
 {
     size_t size = 1;
     for (char **word = words; *word; word++)
@@ -155,19 +155,19 @@ static bool ask_words(FILE *daemon, char **words)
     char *command = calloc(size, 1);
     for (char **word = words; *word; word++)
         strcat(strcat(command, *word), word[1] ? " " : "");
-    bool obeyed = is_blank(command) || ask(daemon, command);
+    bool succeeded = is_blank(command) || run_command(daemon, command);
     free(command);
-    return obeyed;
+    return succeeded;
 }
 
 int main(int count, char **arguments)
 {
     if (count > 1 && arguments[1][0] == '-')
         return start_daemon(arguments);
-    FILE *daemon = dial();
+    FILE *daemon = connect_to_daemon();
     if (!daemon) {
         puts("Cannot find MPS control daemon process");
         return 1;
     }
-    return (count > 1 ? ask_words(daemon, arguments + 1) : ask_each_line(daemon)) ? 0 : 1;
+    return (count > 1 ? run_words(daemon, arguments + 1) : run_each_line(daemon)) ? 0 : 1;
 }

@@ -1,4 +1,4 @@
-/* The parts of NVML's binary interface that this library speaks: codes and structure layouts. */
+/* The parts of NVML's binary interface that this library implements: codes and structures. */
 #ifndef SIM_NVML_API_H
 #define SIM_NVML_API_H
 
@@ -6,7 +6,7 @@
 
 typedef unsigned long long u64;
 
-/* What a handle points to is the library's own business; consumers only carry it around. */
+/* A handle is opaque to programs. */
 typedef struct handle *nvml_device;
 typedef struct instance *nvml_instance;
 typedef struct event_set *nvml_event_set;

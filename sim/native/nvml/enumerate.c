@@ -1,4 +1,4 @@
-/* Which GPUs there are, and the handles to them. */
+/* Enumerates GPUs and returns their handles. */
 #include <stdio.h>
 #include <string.h>
 

@@ -28,9 +28,9 @@ enum {
 struct event_set {
     struct event_set *next;
     int notify;   /* inotify descriptor on the state directory */
-    off_t offset; /* of the next line to look at */
+    off_t offset; /* of the next line to read */
     u64 types[MAX_GPUS];
-    off_t since[MAX_GPUS]; /* lines before a GPU's registration are not for it */
+    off_t since[MAX_GPUS]; /* earlier lines precede the registration of the GPU */
 };
 
 struct event {
@@ -39,7 +39,7 @@ struct event {
     unsigned gi, ci;
 };
 
-/* Sets that exist, so that a wrong pointer is an error and not a crash. */
+/* Existing sets, so that an invalid pointer is an error and not a crash. */
 static struct event_set *sets;
 
 static int is_known(const struct event_set *set)
@@ -153,7 +153,7 @@ static int parse_event(const char *line, struct event *event)
     return event->gpu >= 0 && event->gpu < MAX_GPUS;
 }
 
-/* Takes the next event that the set asked for; 0 if there is none yet. */
+/* Returns the next event that the set registered for, 0 if there is none yet. */
 static int take_event(struct event_set *set, const struct sim_state *state, struct event *event)
 {
     char path[PATH_MAX];
@@ -186,7 +186,7 @@ static int64_t now_ms(void)
     return now.tv_sec * 1000ll + now.tv_nsec / 1000000;
 }
 
-/* Sleeps until something in the state directory changes; 0 when the time is over. */
+/* Waits until the state directory changes. Returns 0 after a timeout. */
 static int sleep_until_change(int notify, int64_t deadline)
 {
     int64_t left = deadline - now_ms();

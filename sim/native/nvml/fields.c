@@ -1,4 +1,4 @@
-/* nvmlDeviceGetFieldValues: the numbered values that a driver can answer in one call. */
+/* nvmlDeviceGetFieldValues: several numbered values in one call. */
 #include <time.h>
 
 #include "health.h"
@@ -35,7 +35,7 @@ enum {
     FIELD_RECOVERY_ACTION = 230,
 };
 
-/* Fields that are one number of the record. */
+/* Fields with the value of one key of the record. */
 static const struct {
     unsigned field;
     const char *key;

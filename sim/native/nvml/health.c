@@ -72,7 +72,7 @@ NVML_API nvmlDeviceGetMemoryErrorCounter(nvml_device handle, unsigned type, unsi
     else if (location == LOCATION_SRAM)
         *count = ecc_count(&device, "sram.", (int)type, (int)counter);
     else if (gpu_arch(&device) >= ARCH_AMPERE)
-        return NVML_NOT_SUPPORTED; /* newer GPUs only tell DRAM from SRAM */
+        return NVML_NOT_SUPPORTED; /* newer GPUs only distinguish DRAM and SRAM */
     else
         *count = 0;
     return NVML_SUCCESS;
@@ -150,7 +150,7 @@ NVML_API nvmlDeviceGetRowRemapperHistogram(nvml_device handle, struct remap_hist
     return NVML_SUCCESS;
 }
 
-/* Page retirement is what GPUs had before row remapping. */
+/* GPUs without row remapping have page retirement. */
 static int has_page_retirement(const struct device *device)
 {
     return gpu_arch(device) < ARCH_AMPERE && gpu_has(device, "ecc.mode");

@@ -1,4 +1,4 @@
-/* What a GPU is: names, numbers, versions. */
+/* Identity of a GPU: names, numbers, versions. */
 #include <stdio.h>
 
 #include "library.h"

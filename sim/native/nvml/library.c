@@ -12,14 +12,14 @@
 
 #include "locate.h"
 
-/* What nvmlDevice_t points to. A GPU's handle lies in `gpus` at the number of its record. */
+/* The target of nvmlDevice_t. The handle of a GPU is in `gpus`, at the index of its record. */
 struct handle {
     struct handle *next;
     int gpu;
     char mig[UUID_SIZE]; /* empty for the GPU itself */
 };
 
-/* The real library has process-wide state too: NVML's interface knows no session object. */
+/* Process-wide, like in the real library: NVML has no session object. */
 static struct {
     pthread_mutex_t lock;
     int users;
@@ -70,8 +70,8 @@ int library_enter(int *held, struct sim_state **state)
 }
 
 /*
- * In a container the driver only offers GPUs whose device node is there. A node asks for the same
- * with enumerate.device_nodes=1; without /dev/nvidiactl (no nodes at all) everything is offered.
+ * In a container, the driver enumerates only GPUs with a device node. enumerate.device_nodes=1 has
+ * the same effect. Without /dev/nvidiactl (no device nodes at all), all GPUs are enumerated.
  */
 static int is_enumerable(const struct sim_state *state, int gpu)
 {
@@ -138,7 +138,7 @@ int library_init(void)
     return NVML_SUCCESS;
 }
 
-/* The state stays open: handles, and waits that end late, may still look at it. */
+/* The state stays open: handles, and waits that have not ended, may still use it. */
 int library_shutdown(void)
 {
     HOLD_LOCK;
@@ -181,7 +181,7 @@ nvml_device library_by_gpu(int gpu)
     return &library.gpus[gpu];
 }
 
-/* Handles are kept for good, so that one device always has the same one. */
+/* Handles are never freed, so that a device always has the same handle. */
 nvml_device library_mig_handle(int gpu, const char *uuid)
 {
     for (struct handle *handle = library.migs; handle; handle = handle->next)
@@ -224,9 +224,9 @@ int library_enter_instance(int *held, nvml_instance handle, struct instance *ins
 
 int gpu_status(const struct sim_state *state, int gpu)
 {
-    int gone =
+    int lost =
         sim_number(state, 0, "gpu.%d.lost", gpu) || !sim_number(state, 1, "gpu.%d.present", gpu);
-    return gone ? NVML_GPU_IS_LOST : NVML_SUCCESS;
+    return lost ? NVML_GPU_IS_LOST : NVML_SUCCESS;
 }
 
 static int is_mig_handle(nvml_device handle)
@@ -247,7 +247,7 @@ int library_enter_device(int *held, nvml_device handle, struct device *device, c
     if (device->gpu < 0 && is_mig_handle(handle))
         device->gpu = sim_mig_by_uuid(device->state, handle->mig, &device->mig);
     if (device->gpu < 0)
-        return NVML_INVALID_ARGUMENT; /* also a MIG device that a new layout no longer has */
+        return NVML_INVALID_ARGUMENT; /* or a MIG device that the current layout does not have */
     int fault = (int)sim_number(device->state, 0, "gpu.%d.fault.%s", device->gpu, call);
     return fault ? fault : gpu_status(device->state, device->gpu);
 }

@@ -1,4 +1,4 @@
-/* What all parts of the driver library share: the lock, the state and the meaning of handles. */
+/* Common to all parts of the driver library: the lock, the state and handles. */
 #ifndef SIM_NVML_LIBRARY_H
 #define SIM_NVML_LIBRARY_H
 
@@ -9,14 +9,14 @@
 
 enum { MAX_GPUS = 64, WHOLE_GPU = -1 };
 
-/* A device handle, resolved: the record of a GPU, and of a MIG device on it or WHOLE_GPU. */
+/* A resolved device handle: the record of a GPU, and a MIG device of it or WHOLE_GPU. */
 struct device {
     struct sim_state *state;
     int gpu;
     int mig;
 };
 
-/* Every entry point holds the library's one lock until it returns. */
+/* Every entry point holds the lock of the library until it returns. */
 #define HOLD_LOCK __attribute__((cleanup(library_leave))) int held_ = 0
 
 #define WITH_LIBRARY(state)                                                                        \
@@ -31,7 +31,7 @@ struct device {
 /* A GPU or a MIG device. */
 #define WITH_DEVICE(handle, name) WITH_DEVICE_FOR(handle, name, __func__)
 
-/* `call`: the function that the program called, where a helper answers for it. */
+/* `call`: the function that the program called, if a helper implements it. */
 #define WITH_DEVICE_FOR(handle, name, call)                                                        \
     HOLD_LOCK;                                                                                     \
     struct device name;                                                                            \
@@ -41,7 +41,7 @@ struct device {
             return status_;                                                                        \
     } while (0)
 
-/* A GPU; what it is asked for does not exist per MIG device. */
+/* A GPU, for values that MIG devices do not have. */
 #define WITH_GPU(handle, name)                                                                     \
     WITH_DEVICE(handle, name);                                                                     \
     if (name.mig != WHOLE_GPU)                                                                     \
@@ -57,23 +57,23 @@ int library_enter(int *held, struct sim_state **state);
 int library_enter_device(int *held, nvml_device handle, struct device *device, const char *call);
 void library_leave(int *held);
 
-/* As library_enter, but also before nvmlInit. */
+/* Like library_enter, but also valid before nvmlInit. */
 int library_enter_uninitialized(int *held, struct sim_state **state);
 
 int library_init(void);
 int library_shutdown(void);
 
-/* For the wait, which must not keep others out: drops the lock, and takes it again. */
+/* For the wait, which must not block other calls: releases the lock, and acquires it again. */
 void library_pause(void);
 void library_resume(void);
 int library_is_initialized(void);
 struct sim_state *library_state(void);
 
-/* Enumeration as it was at nvmlInit. */
+/* The enumeration at nvmlInit. */
 int library_count(void);
 int library_gpu_at(int index);
 int library_index_of(int gpu);
-int library_gpu_of(nvml_device handle); /* -1 if it is no handle of a GPU */
+int library_gpu_of(nvml_device handle); /* -1 if it is not the handle of a GPU */
 nvml_device library_by_gpu(int gpu);
 nvml_device library_mig_handle(int gpu, const char *uuid);
 nvml_instance library_instance(int gpu, int gi, int ci);
@@ -108,16 +108,16 @@ int gpu_arch(const struct device *device);
 int gpu_mig_enabled(const struct device *device);
 int driver_branch(const struct sim_state *state);
 
-/* Answers INSUFFICIENT_SIZE when the text does not fit. */
+/* Returns INSUFFICIENT_SIZE if the text does not fit. */
 int give_text(const char *text, char *out, unsigned length);
 
-/* Root, as with the real driver, or the user who made the node: nobody else administers it. */
+/* Root, as with the real driver, or the user who created the node. */
 int may_administer(const struct sim_state *state);
 
-/* Stores gpu.<i>.<key>=<value> for all processes; needs an administrator. */
+/* Stores gpu.<i>.<key>=<value> for all processes. Requires an administrator. */
 int gpu_set(const struct device *device, const char *key, int64_t value);
 
-/* An unsigned value of the record, NOT_SUPPORTED when the GPU has no such key. */
+/* An unsigned value of the record. NOT_SUPPORTED if the GPU does not have the key. */
 #define give_number(handle, key, out) give_number_for(handle, key, out, __func__)
 int give_number_for(nvml_device handle, const char *key, unsigned *out, const char *call);
 

@@ -1,11 +1,11 @@
-/* Start, end, versions and the texts of errors. */
+/* Initialisation, shutdown, versions and error texts. */
 #include <stdio.h>
 
 #include "library.h"
 
 NVML_API nvmlInitWithFlags(unsigned flags)
 {
-    (void)flags; /* "no GPUs is fine" and "do not attach": neither makes a difference here */
+    (void)flags; /* NO_GPUS and NO_ATTACH: both have no effect here */
     return library_init();
 }
 
@@ -79,7 +79,7 @@ NVML_API nvmlSystemGetNVMLVersion(char *version, unsigned length)
     return give_system_text("driver.nvml", version, length);
 }
 
-/* The CUDA version is libcuda's, so the call works before nvmlInit too. */
+/* The CUDA version is that of libcuda, so the call also works before nvmlInit. */
 NVML_API nvmlSystemGetCudaDriverVersion_v2(int *version)
 {
     HOLD_LOCK;

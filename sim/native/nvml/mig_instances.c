@@ -1,4 +1,4 @@
-/* GPU instances and compute instances: profiles, placements, what exists. */
+/* GPU instances and compute instances: profiles, placements, existing instances. */
 #include <stdio.h>
 #include <string.h>
 
@@ -90,7 +90,7 @@ NVML_API nvmlDeviceGetGpuInstancePossiblePlacements(nvml_device handle, unsigned
     return nvmlDeviceGetGpuInstancePossiblePlacements_v2(handle, id, out, count);
 }
 
-/* One bit per memory slice that GPU instances occupy. */
+/* One bit for each memory slice that GPU instances use. */
 static unsigned occupied(const struct device *device)
 {
     unsigned bits = 0;
@@ -155,7 +155,7 @@ NVML_API nvmlDeviceGetGpuInstanceById(nvml_device handle, unsigned id, nvml_inst
     return *out ? NVML_SUCCESS : NVML_MEMORY;
 }
 
-/* The MIG device behind an instance handle; the layout may have changed since. */
+/* The MIG device of an instance handle. The layout may have changed. */
 static int resolve(const struct instance *instance, struct sim_state *state, struct device *device,
                    struct mig_profile *profile)
 {
@@ -212,7 +212,7 @@ NVML_API nvmlGpuInstanceGetComputeInstances(nvml_instance handle, unsigned profi
     return NVML_SUCCESS;
 }
 
-/* Compute instance profiles of a GPU instance: 1, 2, 3, 4 and 7 slices, as far as they fit. */
+/* Compute instance profiles of a GPU instance: those of 1, 2, 3, 4 and 7 slices that fit. */
 static int ci_profile(const struct mig_profile *gi, unsigned number, unsigned engine,
                       struct ci_profile *out)
 {

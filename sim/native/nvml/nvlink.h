@@ -3,7 +3,7 @@
 
 #include "library.h"
 
-/* 1 if an active NVLink joins the two GPUs, directly or through switches. */
+/* 1 if an active NVLink connects the two GPUs, directly or through switches. */
 int nvlink_between(const struct sim_state *state, int a, int b);
 
 #endif

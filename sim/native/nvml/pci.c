@@ -48,7 +48,7 @@ NVML_API nvmlDeviceGetPciInfo_v2(nvml_device handle, struct pci_info_v2 *out)
     return NVML_SUCCESS;
 }
 
-/* The oldest form: the same without the reserved words. */
+/* The oldest version: the same without the reserved words. */
 NVML_API nvmlDeviceGetPciInfo(nvml_device handle, struct pci_info_v2 *out)
 {
     WITH_DEVICE(handle, device);

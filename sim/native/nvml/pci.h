@@ -3,7 +3,7 @@
 
 #include "api.h"
 
-/* Fills in address and names from "00000000:3B:00.0"; the ids stay 0. */
+/* Sets address and names from "00000000:3B:00.0". The ids stay 0. */
 void pci_parse(const char *bus_id, struct pci_info_v3 *out);
 
 #endif

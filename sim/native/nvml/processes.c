@@ -1,4 +1,4 @@
-/* Who runs on a GPU, and how busy it is. */
+/* Processes and utilization of a GPU. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -16,7 +16,7 @@ static u64 now_us(void)
     return (u64)now.tv_sec * 1000000ull + (u64)now.tv_nsec / 1000;
 }
 
-/* The processes of one kind. A parent lists those of its MIG devices too. */
+/* The processes of one kind. Those of a GPU include those of its MIG devices. */
 static int list_processes(const struct device *device, enum kind kind, struct sim_proc **list)
 {
     int gi = SIM_WHOLE_GPU, ci = SIM_WHOLE_GPU;
@@ -51,7 +51,7 @@ static void fill_detail(void *array, int i, const struct sim_proc *proc)
 
 typedef void fill_function(void *array, int i, const struct sim_proc *proc);
 
-/* NVML's protocol: too little room (or none) answers INSUFFICIENT_SIZE with the needed count. */
+/* As in NVML: if the buffer is too small, returns INSUFFICIENT_SIZE and the required count. */
 static int give_processes(nvml_device handle, enum kind kind, unsigned *count, void *out,
                           fill_function *fill)
 {
@@ -127,7 +127,7 @@ NVML_API nvmlDeviceGetRunningProcessDetailList(nvml_device handle, struct proces
     return give_processes(handle, kinds[list->mode], &list->count, list->array, fill_detail);
 }
 
-/* Processes that were busy. Nothing to tell is NOT_FOUND here, unlike in the lists above. */
+/* Processes with a utilization. Unlike the lists above, returns NOT_FOUND if there are none. */
 static int list_busy(const struct device *device, struct sim_proc **list)
 {
     int count = list_processes(device, ANY, list), busy = 0;
@@ -186,7 +186,7 @@ static unsigned at_most_100(unsigned percent)
     return percent > 100 ? 100 : percent;
 }
 
-/* What the record says, else the sum over the processes. */
+/* The value of the record, or the sum over the processes. */
 static struct utilization measure(const struct device *device)
 {
     struct sim_proc *list;
@@ -241,7 +241,7 @@ NVML_API nvmlDeviceGetOfaUtilization(nvml_device handle, unsigned *percent, unsi
     return give_engine(handle, "utilization.ofa", percent, period_us);
 }
 
-/* One sample of now; the driver keeps a ring of them. */
+/* One current sample. The real driver keeps several. */
 NVML_API nvmlDeviceGetSamples(nvml_device handle, unsigned type, u64 last_seen_us, int *value_type,
                               unsigned *count, struct sample *out)
 {

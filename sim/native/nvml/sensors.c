@@ -108,7 +108,7 @@ NVML_API nvmlDeviceGetPowerState(nvml_device handle, unsigned *state)
     return give_number(handle, "pstate", state);
 }
 
-/* Server cards have no fan; the record then has no such key. */
+/* GPUs of servers have no fan, and their record does not have the key. */
 NVML_API nvmlDeviceGetFanSpeed(nvml_device handle, unsigned *percent)
 {
     return give_number(handle, "fan", percent);

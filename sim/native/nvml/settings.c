@@ -1,4 +1,4 @@
-/* Modes of a GPU that root may change, and modes that are fixed here. */
+/* Modes of a GPU that root can change, and modes that are fixed here. */
 #include "library.h"
 
 NVML_API nvmlDeviceGetComputeMode(nvml_device handle, unsigned *mode)
@@ -13,7 +13,7 @@ NVML_API nvmlDeviceSetComputeMode(nvml_device handle, unsigned mode)
 {
     enum { DEFAULT = 0, PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
     WITH_DEVICE(handle, device);
-    /* With MIG the mode is DEFAULT for good. 1 was EXCLUSIVE_THREAD, removed long ago. */
+    /* With MIG, the mode is always DEFAULT. 1 was EXCLUSIVE_THREAD, which was removed. */
     if (device.mig != WHOLE_GPU || gpu_mig_enabled(&device))
         return NVML_NOT_SUPPORTED;
     NEED(mode == DEFAULT || mode == PROHIBITED || mode == EXCLUSIVE_PROCESS);

@@ -1,4 +1,4 @@
-/* How GPUs lie to each other and to the processors. */
+/* Topology of GPUs and processors. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -95,7 +95,7 @@ static void set_bit(unsigned long *words, unsigned size, unsigned bit)
         words[bit / WORD_BITS] |= 1ul << bit % WORD_BITS;
 }
 
-/* "0-31,64-95" as the kernel writes lists of processors. */
+/* A list of processors in the format of the kernel: "0-31,64-95". */
 static void set_list(unsigned long *words, unsigned size, const char *list)
 {
     while (*list) {
@@ -111,7 +111,7 @@ static void set_list(unsigned long *words, unsigned size, const char *list)
     }
 }
 
-/* A GPU without a NUMA node is as near to one as to another. */
+/* A GPU without a NUMA node has the same distance to all nodes. */
 static int is_local(const struct device *device, int node)
 {
     int64_t own = gpu_number(device, "numa", -1);
@@ -149,7 +149,7 @@ NVML_API nvmlDeviceGetCpuAffinity(nvml_device handle, unsigned size, unsigned lo
     return nvmlDeviceGetCpuAffinityWithinScope(handle, size, cpus, 0);
 }
 
-/* Processors near to a GPU, the other way round. */
+/* The GPUs near a processor. */
 NVML_API nvmlSystemGetTopologyGpuSet(unsigned cpu, unsigned *count, nvml_device *out)
 {
     WITH_LIBRARY(state);

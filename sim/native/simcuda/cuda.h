@@ -1,4 +1,4 @@
-/* The words every part of simcuda shares: devices, contexts, and why a call failed. */
+/* Types of all parts of simcuda: devices, contexts, failures. */
 #ifndef SIMCUDA_CUDA_H
 #define SIMCUDA_CUDA_H
 
@@ -17,7 +17,7 @@ struct device {
     char name[128];
     uint64_t total_bytes;
     int sms;
-    int64_t limit_bytes; /* the server's, NO_LIMIT if none */
+    int64_t limit_bytes; /* of the server, NO_LIMIT if none */
 };
 
 struct device_list {
@@ -30,11 +30,11 @@ struct context {
     int ordinal;
     int sms;
     double percentage;
-    int64_t limit_bytes; /* what applies: server's and client's taken together */
+    int64_t limit_bytes; /* the effective limit of server and client */
 };
 
 struct failure {
-    char name[64]; /* "CUDA_ERROR_…", empty if all is well */
+    char name[64]; /* "CUDA_ERROR_…", empty without a failure */
     char text[256];
 };
 
@@ -43,7 +43,7 @@ struct warnings {
     int count;
 };
 
-/* Records why a call failed and answers -1, so that callers can return it at once. */
+/* Records why a call failed and returns -1, so that callers can return it. */
 int fail(struct failure *failure, const char *name, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -49,7 +49,7 @@ static void describe_gpu(const struct sim_state *state, int gpu, struct device *
     snprintf(device->name, sizeof device->name, "%s", sim_text(state, "", "gpu.%d.name", gpu));
 }
 
-/* Number `mig` of the devices on a GPU in MIG mode. */
+/* The MIG device with the number `mig` of a GPU in MIG mode. */
 static void describe_mig(const struct sim_state *state, int gpu, int mig, struct device *device)
 {
     describe_gpu(state, gpu, device);
@@ -104,7 +104,7 @@ static uint64_t free_bytes(const struct local *local, const struct device *devic
     if (device->mig < 0)
         taken += (uint64_t)sim_number(local->state, 0, "gpu.%d.memory.reserved", device->index);
     if (local->held[ordinal] < 0)
-        taken += local->procs[ordinal].used; /* nobody else could be told about it */
+        taken += local->procs[ordinal].used; /* the state of the node cannot be written */
     return taken < device->total_bytes ? device->total_bytes - taken : 0;
 }
 
@@ -114,7 +114,7 @@ uint64_t local_free_bytes(struct local *local, const struct device *device, int 
     return free_bytes(local, device, ordinal);
 }
 
-/* A process, other than ours, that opened the GPU itself; 0 if there is none. */
+/* Another process that opened the GPU itself, 0 if there is none. */
 static int holder_of(const struct local *local, const struct device *device)
 {
     struct sim_proc *list;
@@ -166,7 +166,7 @@ static struct sim_proc *proc_of(struct local *local, const struct device *device
     return proc;
 }
 
-/* Needs the lock. */
+/* Requires the lock. */
 static int take(struct local *local, const struct device *device, int ordinal, uint64_t bytes,
                 struct failure *failure)
 {

@@ -12,10 +12,10 @@
 
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
 
-/* The server's end died, or the daemon never gave us to one. */
+/* The server exited, or the daemon did not pass the connection to one. */
 static int lost(struct failure *failure)
 {
-    return fail(failure, "CUDA_ERROR_MPS_RPC_FAILURE", "the MPS server went away");
+    return fail(failure, "CUDA_ERROR_MPS_RPC_FAILURE", "the MPS server closed the connection");
 }
 
 static int read_line(struct mps *mps, char *line, size_t size)
@@ -60,7 +60,7 @@ static void unescape(const char *from, size_t length, char *to, size_t size)
     to[out] = '\0';
 }
 
-/* Blanks would end a word. */
+/* A space would end a word. */
 static void escape(const char *from, char *to, size_t size)
 {
     size_t out = 0;
@@ -222,7 +222,7 @@ void mps_close(struct mps *mps)
 {
     if (mps->socket < 0)
         return;
-    /* Contexts are gone when a CUDA program ends, so wait until the server has let go of ours. */
+    /* Waits until the server has released the contexts: they must not outlive the program. */
     struct timeval patience = {.tv_sec = 5};
     char line[1024];
     setsockopt(mps->socket, SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);

@@ -1,4 +1,4 @@
-/* The connection to an MPS server, in lines as gpuslice_sim/mps/wire.py describes them. */
+/* The connection to an MPS server. gpuslice_sim/mps/wire.py describes the lines. */
 #ifndef SIMCUDA_MPS_H
 #define SIMCUDA_MPS_H
 
@@ -10,9 +10,9 @@ struct mps {
     int socket;
     char buffer[4096];
     size_t start, end;
-    /* from the server's welcome */
+    /* from the first line of the server */
     int server_pid;
-    int client_pid; /* ours, as the server sees it */
+    int client_pid; /* of this process, as the server sees it */
     int branch;
     double percentage;
     int priority;
@@ -21,17 +21,17 @@ struct mps {
 };
 
 /*
- * Connects through the pipe directory and waits for the server's welcome.
- * 1: connected; 0: no daemon answers, so run without MPS; -1: refused.
+ * Connects through the pipe directory and waits for the first lines of the server.
+ * 1: connected; 0: no daemon answers, so run without MPS; -1: rejected.
  */
 int mps_connect(struct mps *mps, struct device_list *devices, struct failure *failure);
 void mps_close(struct mps *mps);
 
-/* Sends one line and waits for the answer, which `reply` receives; -1 on an error answer. */
+/* Sends one line and writes the answer to `reply`. -1 if the answer is an error. */
 int mps_call(struct mps *mps, char *reply, size_t size, struct failure *failure,
              const char *format, ...) __attribute__((format(printf, 5, 6)));
 
-/* Reads a line the server sent of itself: always an error, or the end of the connection. */
+/* Reads a line that is not an answer: always an error, or the end of the connection. */
 int mps_take_error(struct mps *mps, struct failure *failure);
 
 /* The value of a key in an answer, unescaped; false if missing or "-". */

@@ -11,38 +11,40 @@ static const char *const NAMES[] = {"info", "alloc", "fill", "hold", "fault"};
 static const char HELP[] =
     "usage: simcuda COMMAND [OPTIONS]\n"
     "\n"
-    "A CUDA process of the simulated driver. It reads the environment as libcuda does, connects to\n"
-    "the MPS daemon of CUDA_MPS_PIPE_DIRECTORY if one answers, and prints what it got as one line\n"
-    "of JSON.\n"
+    "A CUDA process of the simulated driver. It reads the environment like libcuda, connects to the\n"
+    "MPS daemon of CUDA_MPS_PIPE_DIRECTORY if one answers, and prints the result as one line of\n"
+    "JSON.\n"
     "\n"
     "commands:\n"
-    "  info                 devices with the limits that apply\n"
-    "  alloc SIZE           one allocation\n"
-    "  fill [--step SIZE]   allocates until no byte is left; that is success\n"
-    "  hold [--alloc SIZE]  prints its line when ready, then keeps its contexts until SIGTERM,\n"
+    "  info                 print the devices and their limits\n"
+    "  alloc SIZE           allocate memory once\n"
+    "  fill [--step SIZE]   allocate until no byte is free, which is success\n"
+    "  hold [--alloc SIZE]  print the line when ready, and keep the contexts until SIGTERM,\n"
     "                       SIGINT or an error of the GPU\n"
-    "  fault                runs a kernel that faults\n"
+    "  fault                run a kernel that faults\n"
     "\n"
     "options:\n"
     "  --device LIST        ordinals such as 0 or 0,1, or all (default: info all, others 0)\n"
     "  --contexts N         contexts on each device (default 1)\n"
     "  --context-percentages A,B,...\n"
-    "                       sets CUDA_MPS_ACTIVE_THREAD_PERCENTAGE before each context\n"
-    "  --step SIZE          first step of fill, halved at every refusal (default 256MiB)\n"
-    "  --alloc SIZE         what hold allocates\n"
-    "  --until-eof          hold also ends when stdin does\n"
-    "  --linger             hold reports an error of the GPU, but stays until a signal\n"
+    "                       values of CUDA_MPS_ACTIVE_THREAD_PERCENTAGE for each context\n"
+    "  --step SIZE          first step of fill, halved at every failure (default 256MiB)\n"
+    "  --alloc SIZE         memory that hold allocates\n"
+    "  --until-eof          hold also exits at the end of stdin\n"
+    "  --linger             hold reports an error of the GPU and continues until a signal\n"
     "  --json, --pretty     one line (default), or indented\n"
     "  --help\n"
     "\n"
-    "SIZE is a number of bytes, or one with KiB, MiB or GiB.\n"
-    "exit status: 0 done, 1 wrong usage, 2 a CUDA call failed (\"error\" names it)\n"
+    "SIZE is a number of bytes, or a number with KiB, MiB or GiB.\n"
+    "exit status: 0 success, 1 invalid arguments, 2 a CUDA call failed (see \"error\")\n"
     "environment: CUDA_MPS_PIPE_DIRECTORY, CUDA_MPS_ACTIVE_THREAD_PERCENTAGE,\n"
     "  CUDA_MPS_PINNED_DEVICE_MEM_LIMIT, CUDA_MPS_CLIENT_PRIORITY, CUDA_MPS_SM_PARTITION,\n"
     "  CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING, CUDA_VISIBLE_DEVICES,\n"
-    "  NVIDIA_VISIBLE_DEVICES (with MPS only whether there is any), GPUSLICE_SIM_NODE\n";
+    "  NVIDIA_VISIBLE_DEVICES (with MPS, only whether it is empty), GPUSLICE_SIM_NODE\n";
 
-enum { DEVICE = 1, CONTEXTS, PERCENTAGES, STEP, ALLOCATE, UNTIL_EOF, LINGER, JSON, PRETTY, HELP_ME };
+enum {
+    DEVICE = 1, CONTEXTS, PERCENTAGES, STEP, ALLOCATE, UNTIL_EOF, LINGER, JSON, PRETTY, HELP_OPTION
+};
 
 static const struct option LONG[] = {
     {"device", required_argument, NULL, DEVICE},
@@ -54,7 +56,7 @@ static const struct option LONG[] = {
     {"linger", no_argument, NULL, LINGER},
     {"json", no_argument, NULL, JSON},
     {"pretty", no_argument, NULL, PRETTY},
-    {"help", no_argument, NULL, HELP_ME},
+    {"help", no_argument, NULL, HELP_OPTION},
     {NULL, 0, NULL, 0},
 };
 
@@ -63,7 +65,7 @@ const char *command_name(enum command command)
     return NAMES[command];
 }
 
-static int complain(const char *what, const char *value)
+static int usage_error(const char *what, const char *value)
 {
     fprintf(stderr, "simcuda: %s %s (see simcuda --help)\n", what, value);
     return -1;
@@ -78,7 +80,7 @@ static int read_size(const char *text, uint64_t *bytes)
                 strcmp(end, "GiB") == 0 ? 30 : strcmp(end, "") == 0 ? 0 : -1;
     if (end == text || *text == '-' || errno || shift < 0 || number == 0 ||
         number > (UINT64_MAX >> 1) >> shift)
-        return complain("not a size:", text);
+        return usage_error("not a size:", text);
     *bytes = (uint64_t)number << shift;
     return 0;
 }
@@ -88,7 +90,7 @@ static int read_count(const char *text, int least, int most, int *count)
     char *end;
     long number = strtol(text, &end, 10);
     if (end == text || *end || number < least || number > most)
-        return complain("not a number in range:", text);
+        return usage_error("not a number in range:", text);
     *count = (int)number;
     return 0;
 }
@@ -105,7 +107,7 @@ static int read_devices(struct options *options, char *text)
             read_count(word, 0, 1 << 20, &options->devices[options->device_count++]) < 0)
             return -1;
     }
-    return options->device_count ? 0 : complain("no device in", "--device");
+    return options->device_count ? 0 : usage_error("no device in", "--device");
 }
 
 static int read_percentages(struct options *options, char *text)
@@ -113,7 +115,7 @@ static int read_percentages(struct options *options, char *text)
     char *rest = NULL;
     for (char *word = strtok_r(text, ",", &rest); word; word = strtok_r(NULL, ",", &rest)) {
         if (options->percentage_count == MAX_CONTEXTS)
-            return complain("too many values in", "--context-percentages");
+            return usage_error("too many values in", "--context-percentages");
         options->percentages[options->percentage_count++] = word;
     }
     return 0;
@@ -144,27 +146,27 @@ static int read_option(struct options *options, int option)
     case PRETTY:
         options->pretty = true;
         return 0;
-    case HELP_ME:
+    case HELP_OPTION:
         fputs(HELP, stdout);
         return 1;
     default:
-        return complain("wrong option", "");
+        return usage_error("invalid option", "");
     }
 }
 
 static int read_command(struct options *options, int argc, char **argv)
 {
     if (optind >= argc)
-        return complain("no command given:", "info, alloc, fill, hold or fault");
+        return usage_error("no command: use", "info, alloc, fill, hold or fault");
     int command = 0;
     while (command <= FAULT && strcmp(argv[optind], NAMES[command]) != 0)
         command++;
     if (command > FAULT)
-        return complain("unknown command", argv[optind]);
+        return usage_error("unknown command", argv[optind]);
     options->command = (enum command)command;
     int wanted = command == ALLOC ? 2 : 1;
     if (argc - optind != wanted)
-        return complain(command == ALLOC ? "one SIZE is needed after" : "no argument may follow",
+        return usage_error(command == ALLOC ? "write one SIZE after" : "remove the arguments after",
                         argv[optind]);
     return command == ALLOC ? read_size(argv[optind + 1], &options->bytes) : 0;
 }

@@ -9,10 +9,10 @@ enum command { INFO, ALLOC, FILL, HOLD, FAULT };
 struct options {
     enum command command;
     int devices[MAX_DEVICES]; /* ordinals */
-    int device_count;         /* 0: info shows all, others take device 0 */
+    int device_count;         /* 0: info shows all, other commands use device 0 */
     bool all_devices;
     int contexts;             /* on each device */
-    const char *percentages[MAX_CONTEXTS]; /* what the variable becomes before each context */
+    const char *percentages[MAX_CONTEXTS]; /* values of the variable before each context */
     int percentage_count;
     uint64_t bytes;           /* alloc SIZE, hold --alloc SIZE */
     uint64_t step;
@@ -21,7 +21,7 @@ struct options {
     bool linger;
 };
 
-/* 0: go on; 1: help was printed; -1: wrong usage, already explained on stderr. */
+/* 0: continue; 1: help was printed; -1: not valid, with a message on stderr. */
 int read_options(struct options *options, int argc, char **argv);
 
 const char *command_name(enum command command);

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* A writer that only knows where it is; values follow keys. */
+/* A JSON writer that keeps only its position. Values follow keys. */
 struct json {
     FILE *out;
     bool pretty;
@@ -68,7 +68,7 @@ static void put_text(struct json *json, const char *name, const char *value)
         fputs("null", json->out);
 }
 
-/* Negative numbers do not occur: they stand for null. */
+/* A negative number means null. */
 static void put_number(struct json *json, const char *name, int64_t value)
 {
     key(json, name);
@@ -166,7 +166,7 @@ void print_report(const struct options *options, const struct session *session,
     if (!json.out)
         abort();
     bool mps = session->uses_mps;
-    int priority = session->wishes.priority >= 0 ? session->wishes.priority
+    int priority = session->env.priority >= 0 ? session->env.priority
                                                  : session->mps.priority;
     begin(&json, '{');
     put_text(&json, "command", command_name(options->command));

@@ -1,17 +1,17 @@
-/* What simcuda prints: one JSON object. */
+/* Prints the result as a JSON object. */
 #ifndef SIMCUDA_REPORT_H
 #define SIMCUDA_REPORT_H
 
 #include "options.h"
 #include "session.h"
 
-/* What a run found out about one device. */
+/* The result for one device. */
 struct use {
     int ordinal;
     bool has_context;
-    struct context first;    /* the first context on it */
+    struct context first;    /* the first context */
     uint64_t free_bytes;
-    uint64_t context_bytes;  /* of all contexts on it */
+    uint64_t context_bytes;  /* of all contexts */
 };
 
 struct run {

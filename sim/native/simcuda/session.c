@@ -6,18 +6,18 @@
 
 #include "visible.h"
 
-static int send_wishes(struct session *session)
+static int send_limits(struct session *session)
 {
     char list[6144] = "", reply[256];
     size_t length = 0;
     for (int i = 0; i < session->devices.count; i++)
-        if (session->wishes.pinned[i] != NO_LIMIT)
+        if (session->env.pinned[i] != NO_LIMIT)
             length += (size_t)snprintf(list + length, sizeof list - length, "%s%s:%lld",
                                        length ? "," : "", session->devices.items[i].uuid,
-                                       (long long)session->wishes.pinned[i]);
+                                       (long long)session->env.pinned[i]);
     return mps_call(&session->mps, reply, sizeof reply, &session->failure,
                     "config limits=%s dropped=%d", *list ? list : "-",
-                    session->wishes.drops_pinned);
+                    session->env.drops_pinned);
 }
 
 static int choose_devices(struct session *session)
@@ -36,10 +36,10 @@ static int open_mps(struct session *session)
     session->context_bytes = session->mps.context_bytes;
     if (choose_devices(session) < 0)
         return -1;
-    read_wishes(&session->wishes, &session->devices, session->mps.branch, &session->warnings);
+    read_client_env(&session->env, &session->devices, session->mps.branch, &session->warnings);
     if (getenv("CUDA_MPS_SM_PARTITION") && !session->mps.partitioned)
         warn(&session->warnings, "CUDA_MPS_SM_PARTITION ignored: the daemon has no partitions");
-    return send_wishes(session);
+    return send_limits(session);
 }
 
 static int open_local(struct session *session)
@@ -57,8 +57,8 @@ int session_open(struct session *session)
     local_open(&session->local);
     if (!has_gpus())
         return fail(&session->failure, "CUDA_ERROR_NO_DEVICE",
-                    "the container was given no GPU: NVIDIA_VISIBLE_DEVICES is \"%s\" and there is "
-                    "no /dev/nvidiaN", getenv("NVIDIA_VISIBLE_DEVICES"));
+                    "the container has no GPU: NVIDIA_VISIBLE_DEVICES is \"%s\" and there is no "
+                    "/dev/nvidiaN", getenv("NVIDIA_VISIBLE_DEVICES"));
     int connected = mps_connect(&session->mps, &session->devices, &session->failure);
     session->uses_mps = connected != 0;
     if (connected < 0)
@@ -75,11 +75,11 @@ void session_close(struct session *session)
 static int mps_context(struct session *session, const struct device *device,
                        struct context *context)
 {
-    if (session->wishes.per_context)
-        session->wishes.percentage = read_percentage(&session->warnings);
+    if (session->env.per_context)
+        session->env.percentage = read_percentage(&session->warnings);
     char wanted[32] = "-", reply[512], text[32] = "100";
-    if (session->wishes.percentage > 0)
-        snprintf(wanted, sizeof wanted, "%g", session->wishes.percentage);
+    if (session->env.percentage > 0)
+        snprintf(wanted, sizeof wanted, "%g", session->env.percentage);
     if (mps_call(&session->mps, reply, sizeof reply, &session->failure,
                  "context device=%s percentage=%s", device->uuid, wanted) < 0)
         return -1;

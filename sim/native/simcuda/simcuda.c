@@ -1,4 +1,4 @@
-/* A CUDA process of the simulated driver; see options.c for what it does. */
+/* A CUDA process of the simulated driver. options.c describes the commands. */
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -20,7 +20,7 @@ static void set_percentage(const struct options *options, int number)
         setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", options->percentages[number], 1);
 }
 
-/* All contexts of one device, and what the process then knows about it. */
+/* Opens all contexts of one device, and reads its free memory. */
 static int open_device(const struct options *options, struct session *session, struct run *run,
                        int ordinal)
 {
@@ -72,8 +72,8 @@ static int allocate(struct session *session, struct run *run, uint64_t bytes)
 }
 
 /*
- * Halving the step at every refusal ends exactly at the limit. Half a refused step fits at most
- * once, unless somebody else gave memory back: then the step grows again.
+ * Halves the step at every failure, which ends exactly at the limit. Half of a failed step fits at
+ * most once, unless another process releases memory: then the step is doubled again.
  */
 static int fill(const struct options *options, struct session *session, struct run *run)
 {
@@ -128,8 +128,8 @@ static int check(struct session *session, const struct run *run)
 }
 
 /*
- * Waits as an idle CUDA program does: it learns of an error at its next call, here at the latest
- * after one heartbeat. 0 if it was told to end.
+ * Waits like an idle CUDA program, which gets an error at its next call: here after at most one
+ * heartbeat. Returns 0 if the program must exit.
  */
 static int wait_for_end(const struct options *options, struct session *session,
                         const struct run *run, int signals, bool *failed)
@@ -196,7 +196,7 @@ int main(int argc, char **argv)
     if (result == 0)
         result = act(&options, &session, &run);
     refresh_free(&session, &run);
-    /* From here on a signal is an orderly end; before, it may interrupt a wait for a server. */
+    /* From here on, a signal causes a clean exit. Before, it can interrupt a wait for a server. */
     int signals = options.command == HOLD ? signal_descriptor() : -1;
     print_report(&options, &session, &run);
     int status = result < 0 ? CUDA_FAILED : OK;

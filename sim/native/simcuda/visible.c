@@ -72,7 +72,7 @@ static bool names(const char *list, const struct device *device)
 static bool is_injected(const char *list, const struct device *device)
 {
     if (is_void(list))
-        return has_node(device->minor); /* CDI injects the nodes and leaves "void" behind */
+        return has_node(device->minor); /* CDI injects the nodes and sets the variable to "void" */
     if (is_nothing(list))
         return false;
     return !list || strcmp(list, "all") == 0 || names(list, device);

@@ -16,7 +16,7 @@ from gpuslice_sim.faults_cli import app as faults_app
 from gpuslice_sim.node import DEFAULT_DRIVER, SimGpu, SimNode, create
 
 app = typer.Typer(
-    help="Simulated NVIDIA GPU nodes: the driver only, everything that reads it is real.",
+    help="Simulate NVIDIA GPU nodes. Only the driver is simulated; programs that use it are real.",
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode="rich",
@@ -30,17 +30,17 @@ Directory = Annotated[Path, typer.Argument(help="Directory of the node.", show_d
 def create_command(
     directory: Directory,
     profile: Annotated[
-        str, typer.Option(help="Which node; `gpuslice-sim profiles` lists them.")
+        str, typer.Option(help="Profile of the node; `gpuslice-sim profiles` lists them.")
     ] = "t4x2",
     driver: Annotated[
         int, typer.Option(help=f"Driver branch: {', '.join(map(str, profiles.DRIVERS))}.")
     ] = DEFAULT_DRIVER,
-    seed: Annotated[int, typer.Option(help="Other seeds give other UUIDs and serials.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of UUIDs and serial numbers.")] = 0,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing node.")] = False,
 ) -> None:
-    """Make a node.
+    """Create a node.
 
-    Then any program finds its driver with
+    Any program finds its driver with
     [bold]LD_LIBRARY_PATH=DIR/lib PATH=DIR/bin:$PATH[/bold].
     """
     node = create(directory, profile, driver=driver, seed=seed, force=force)
@@ -48,12 +48,14 @@ def create_command(
     typer.echo(f"{node.directory}: {_summary(node.gpus())}, driver {version}")
     typer.echo(f"export LD_LIBRARY_PATH={node.lib} PATH={node.bin}:$PATH")
     if not (node.root / "dev" / "nvidiactl").exists():
-        typer.echo("note: no device nodes in root/dev, making them needs root", err=True)
+        typer.echo(
+            "warning: no device nodes in root/dev: run this as root to create them", err=True
+        )
 
 
 @app.command("profiles")
 def profiles_command() -> None:
-    """List the nodes that can be made."""
+    """List the profiles of nodes."""
     table = Table("name", "GPUs", "memory", "MIG", "notes", box=None, pad_edge=False)
     for profile in profiles.profiles().values():
         names = [slot.model.name for slot in profile.slots]
@@ -73,7 +75,7 @@ def profiles_command() -> None:
 
 @app.command("show")
 def show_command(directory: Directory) -> None:
-    """Show a node as it is now: GPUs, MIG devices, processes."""
+    """Show the current state of a node: GPUs, MIG devices, processes."""
     node = SimNode.open(directory)
     values = node.state.values()
     typer.echo(
@@ -104,18 +106,18 @@ def show_command(directory: Directory) -> None:
 @app.command("run")
 def run_command(
     directory: Directory,
-    command: Annotated[list[str], typer.Argument(help="What to run.", show_default=False)],
+    command: Annotated[list[str], typer.Argument(help="Command to run.", show_default=False)],
     bind: Annotated[
         list[str] | None,
         typer.Option(
-            help="/PATH=DIRECTORY to see a directory at a path, which need not exist here.",
+            help="/PATH=DIRECTORY: mount a directory at a path, which does not have to exist.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
     """Run a program that sees the node's /dev/nvidia*, /proc/driver and /sys/bus/pci (needs root).
 
-    The program stands after --: [bold]gpuslice-sim run DIR -- nvidia-ctk cdi generate[/bold]
+    Write the command after --: [bold]gpuslice-sim run DIR -- nvidia-ctk cdi generate[/bold]
     """
     namespace.run(SimNode.open(directory), command, namespace.parse_binds(bind or []))
 

@@ -1,7 +1,7 @@
-"""A driver root: libraries, programs, and what the driver shows in /dev, /proc and /sys.
+"""Writes a driver root: libraries, programs, and the files of the driver in /dev, /proc and /sys.
 
-The container toolkit takes such a directory as `--driver-root`; `gpuslice_sim.namespace` puts its
-kernel part where programs with fixed paths look for it.
+The container toolkit accepts such a directory as `--driver-root`. `gpuslice_sim.namespace` mounts
+its kernel files at their usual paths, for programs with fixed paths.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 _NVIDIA_MAJOR = 195
 _UVM_MAJOR = 510
 _CAPS_MAJOR = 509
-# The driver gives every possible MIG instance a fixed minor number.
+# Every possible MIG instance has a fixed minor number.
 _FIRST_CAP, _GIS_PER_GPU, _CIS_PER_GI = 3, 15, 8
 
 
 def install_library(native: Path, target: Path, library: str, version: str) -> None:
-    """A library under its versioned name, and the link that the loader looks for."""
+    """Installs a library under its versioned name, and the link that the loader needs."""
     target.mkdir(parents=True, exist_ok=True)
     shutil.copy(native / f"{library}.so", target / f"{library}.so.{version}")
     (target / f"{library}.so.1").symlink_to(f"{library}.so.{version}")
 
 
 def install(native: Path, root: Path, version: str, programs: Path) -> None:
-    """The part of the root that never changes."""
+    """Installs the part of the root that never changes."""
     libraries = root / "usr" / "lib" / _triplet()
     for library in ("libnvidia-ml", "libcuda"):
         install_library(native, libraries, library, version)
@@ -43,7 +43,7 @@ def install(native: Path, root: Path, version: str, programs: Path) -> None:
 
 
 def write_kernel_view(root: Path, values: Mapping[str, str]) -> None:
-    """Writes /proc, /sys and /dev anew; they follow hot-plug and MIG layouts."""
+    """Writes /proc, /sys and /dev again, for the current GPUs and MIG layouts."""
     for tree in ("proc/driver/nvidia", "proc/driver/nvidia-caps"):
         shutil.rmtree(root / tree, ignore_errors=True)
     _write_driver(root / "proc" / "driver" / "nvidia", values)
@@ -58,7 +58,7 @@ def write_kernel_view(root: Path, values: Mapping[str, str]) -> None:
 
 
 def pci_address(bus_id: str) -> str:
-    """As the kernel writes it: 00000000:3B:00.0 is 0000:3b:00.0."""
+    """The form of the kernel: 0000:3b:00.0 for 00000000:3B:00.0."""
     return bus_id[4:].lower()
 
 
@@ -84,7 +84,7 @@ def device_nodes(values: Mapping[str, str]) -> dict[str, tuple[int, int]]:
 
 
 def make_device_nodes(dev: Path, nodes: Mapping[str, tuple[int, int]]) -> None:
-    """Raises PermissionError where device nodes may not be made."""
+    """Raises PermissionError if this process must not create device nodes."""
     for name, (major, minor) in nodes.items():
         (dev / name).parent.mkdir(parents=True, exist_ok=True)
         (dev / name).unlink(missing_ok=True)
@@ -158,7 +158,7 @@ def _write_information(gpus: Path, gpu: Mapping[str, str]) -> None:
 
 
 def _write_pci(devices: Path, values: Mapping[str, str]) -> None:
-    """In place: a namespace has this directory mounted, and others read it meanwhile."""
+    """Updates the directory in place: namespaces mount it, and other processes read it."""
     devices.mkdir(parents=True, exist_ok=True)
     drivers = {
         pci_address(gpu["pci"]): (gpu, _kernel_driver(gpu))
@@ -199,13 +199,13 @@ def _write_function(sysfs: Path, gpu: Mapping[str, str]) -> None:
         "resource": "0x0 0x0 0x0",
     }.items():
         _update(sysfs / name, f"{content}\n".encode())
-    # The head of a type 0 configuration space without capabilities.
+    # The header of a type 0 configuration space without capabilities.
     head = struct.pack("<HHHHBBBB", vendor, device, 0x0007, 0, 0xA1, 0, 0x02, 0x03)
     _update(sysfs / "config", head.ljust(256, b"\0"))
 
 
 def _update(path: Path, content: bytes) -> None:
-    """Leaves a file alone that is right already, as somebody may be reading it."""
+    """Does not write an unchanged file, because other processes may read it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     if not path.exists() or path.read_bytes() != content:
         path.write_bytes(content)
@@ -242,4 +242,4 @@ def _write_devices(dev: Path, values: Mapping[str, str]) -> None:
     try:
         make_device_nodes(dev, device_nodes(values))
     except PermissionError:
-        _write(dev / "README", "Device nodes are missing: making them needs root.\n")
+        _write(dev / "README", "Device nodes are missing: only root can create them.\n")

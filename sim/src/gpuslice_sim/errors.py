@@ -1,7 +1,7 @@
-"""What can go wrong when a node is made or changed."""
+"""Errors of creating and changing nodes."""
 
 from __future__ import annotations
 
 
 class SimError(Exception):
-    """A wish that the simulation cannot fulfil; the message names value and remedy."""
+    """The simulation cannot do what is requested. The message names the value and the remedy."""

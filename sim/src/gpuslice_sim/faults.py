@@ -1,4 +1,4 @@
-"""Things that happen to a node while programs run on it."""
+"""Faults and other changes of a node while programs use it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Event(IntEnum):
 
 
 class RecoveryAction(IntEnum):
-    """What the driver says must be done before a GPU is used again."""
+    """What an operator must do before a GPU can be used again."""
 
     NONE = 0
     GPU_RESET = 1
@@ -41,7 +41,7 @@ class RecoveryAction(IntEnum):
 
 
 class NvmlError(IntEnum):
-    """NVML return codes that calls can be made to answer with."""
+    """NVML return codes that simulated calls can return."""
 
     UNINITIALIZED = 1
     INVALID_ARGUMENT = 2
@@ -88,11 +88,11 @@ class Faults:
         self._node.state.add_event(self._node.gpu(gpu).index, int(kind), data, gi, ci)
 
     def lost(self, gpu: Which) -> None:
-        """The GPU falls off the bus: its calls answer GPU_IS_LOST."""
+        """The GPU falls off the bus: its calls return GPU_IS_LOST."""
         self._set(gpu, {"lost": 1})
 
     def restore(self, gpu: Which) -> None:
-        """As after a reset: reachable, no recovery action, no pending remap, volatile counts 0."""
+        """Resets the GPU: reachable, no recovery action, no pending remap, volatile counts 0."""
         chosen = self._node.gpu(gpu)
         values: dict[str, Value] = {"lost": 0, "recovery_action": 0}
         values |= {f"ecc.{kind}.volatile": 0 for kind in ("corrected", "uncorrected")}
@@ -106,7 +106,7 @@ class Faults:
     def ecc(
         self, gpu: Which, *, corrected: int = 0, uncorrected: int = 0, sram: bool = False
     ) -> None:
-        """New memory errors, on top of those there are; each kind comes with its event."""
+        """Adds memory errors. Each kind causes its event."""
         chosen = self._node.gpu(gpu)
         known = self._node.state.values()
         where = "ecc.sram" if sram else "ecc"
@@ -123,7 +123,7 @@ class Faults:
             self.event(gpu, Event.DOUBLE_BIT_ECC)
 
     def recovery_action(self, gpu: Which, action: int | str) -> None:
-        """Sets field 230; as the driver does, a change is told by XID 154 and by its own event."""
+        """Sets field 230. A change causes XID 154 and an event, as with the driver."""
         chosen = self._node.gpu(gpu)
         wanted = _choose(RecoveryAction, "recovery action", action)
         values = self._node.state.values()
@@ -136,11 +136,11 @@ class Faults:
             self.event(gpu, Event.RECOVERY_ACTION, wanted)
 
     def remap_pending(self, gpu: Which, rows: int = 1) -> None:
-        """Rows wait for the next reset to be remapped; 0 clears it."""
+        """Rows are remapped at the next reset. 0 clears it."""
         self._remap(gpu, {"remap.pending": 1 if rows else 0, "remap.uncorrected": rows})
 
     def remap_failure(self, gpu: Which) -> None:
-        """A row could not be remapped: the card is one to return."""
+        """A row cannot be remapped: the GPU is defective."""
         self._remap(gpu, {"remap.failure": 1})
 
     def utilization(self, gpu: Which, gpu_percent: int, memory_percent: int = 0) -> None:
@@ -160,7 +160,7 @@ class Faults:
         ci: int | None = None,
         invented: bool = False,
     ) -> None:
-        """A process on a GPU. An invented one stays until removed; others vanish with their PID."""
+        """Adds a process. An invented one stays until it is removed, others until the PID ends."""
         if kind not in ("C", "M+C", "G", "C+G", "M"):
             raise SimError(f"process type {kind!r} is unknown: choose C, M+C, G, C+G or M")
         process = Process(
@@ -183,38 +183,38 @@ class Faults:
             raise SimError(f"process {pid} is not on GPU {chosen.index}")
 
     def nvml_init(self, code: int | str | None) -> None:
-        """nvmlInit fails with this code (`DRIVER_NOT_LOADED`) until it is None again."""
+        """nvmlInit fails with this code (`DRIVER_NOT_LOADED`). None ends it."""
         self._node.set({"fault.nvml_init": _error(code)})
 
     def event_wait(self, code: int | str | None) -> None:
-        """Waits for events fail with this code at once, also those under way."""
+        """Waits for events fail with this code at once, including those in progress."""
         self._node.set({"fault.event_wait": _error(code)})
 
     def call(self, gpu: Which, function: str, code: int | str | None) -> None:
-        """One NVML call fails for one GPU (`nvmlDeviceRegisterEvents`) until the code is None."""
+        """An NVML function (`nvmlDeviceRegisterEvents`) fails for one GPU. None ends it."""
         self._set(gpu, {f"fault.{function}": _error(code)})
 
     def nameless_events(self, gpu: Which, *, nameless: bool = True) -> None:
-        """From now on its events do not say which GPU they are of."""
+        """From now on, its events do not name the GPU."""
         self._set(gpu, {"events.nameless": int(nameless)})
 
     def unbind(self, gpu: Which, driver: str = "") -> None:
-        """The kernel gives the card to another driver (`vfio-pci`) or to none; `plug` ends it."""
+        """Binds the GPU to another kernel driver (`vfio-pci`) or to none. `plug` ends it."""
         self._set(gpu, {"present": 0, "pci.driver": driver or "-"})
         self._node.refresh_root()
 
     def unplug(self, gpu: Which) -> None:
-        """The card is gone: lost to those that have it, unseen by those that start."""
+        """Removes the GPU: programs that use it lose it, programs that start do not see it."""
         self._set(gpu, {"present": 0, "pci.driver": ""})
         self._node.refresh_root()
 
     def plug(self, gpu: Which) -> None:
-        """The card is back, for those that start from now on."""
+        """Adds the GPU again, for programs that start from now on."""
         self._set(gpu, {"present": 1, "lost": 0, "pci.driver": ""})
         self._node.refresh_root()
 
     def add_gpu(self, model: str) -> SimGpu:
-        """A new card, last in NVML order; processes see it at their next nvmlInit."""
+        """Adds a GPU, last in NVML order. Processes see it at their next nvmlInit."""
         gpus = self._node.gpus()
         values = self._node.state.values()
         kind = profiles.find_model(model)
@@ -222,7 +222,7 @@ class Faults:
         bus = max(int(gpu.pci[9:11], 16) for gpu in gpus) + 1
         if bus > 0xFF:
             raise SimError(
-                "no free PCI bus above the GPUs of this node: unplug one or make a new node"
+                "no free PCI bus above the GPUs of this node: unplug a GPU or create a new node"
             )
         slot = profiles.Slot(
             kind, bus, gpus[-1].numa, max(gpu.minor for gpu in gpus) + 1, switch=-1, mig=()
@@ -234,11 +234,11 @@ class Faults:
         return self._node.gpu(len(gpus))
 
     def mig(self, gpu: Which, layout: Sequence[str]) -> None:
-        """A new MIG layout (`["3g.20gb", "1g.5gb"]`); an empty one switches MIG off."""
+        """Sets the MIG layout (`["3g.20gb", "1g.5gb"]`). An empty one disables MIG."""
         chosen = self._node.gpu(gpu)
         profiles_of = profiles.find_model(chosen.model).mig
         if not profiles_of:
-            raise SimError(f"GPU {chosen.index} ({chosen.name}) has no MIG")
+            raise SimError(f"GPU {chosen.index} ({chosen.name}) does not support MIG")
         self._set(gpu, layout_keys(chosen.uuid, profiles_of, layout))
         self._node.refresh_root()
 

@@ -1,4 +1,4 @@
-"""`gpuslice-sim fault`: what `gpuslice_sim.faults` does, from a shell."""
+"""`gpuslice-sim fault`: the methods of `gpuslice_sim.faults` as commands."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import typer
 
 from gpuslice_sim.node import SimNode
 
-app = typer.Typer(help="Make something happen on a node, seen by all programs at once.")
+app = typer.Typer(help="Cause faults and other changes on a node. All programs see them at once.")
 
 Directory = Annotated[Path, typer.Argument(help="Directory of the node.", show_default=False)]
-Gpu = Annotated[str, typer.Argument(help="Index, UUID or the start of a UUID.", show_default=False)]
+Gpu = Annotated[str, typer.Argument(help="Index, UUID or prefix of a UUID.", show_default=False)]
 Gi = Annotated[int | None, typer.Option(help="Only this MIG GPU instance.", show_default=False)]
 Ci = Annotated[int | None, typer.Option(help="Only this compute instance.", show_default=False)]
 Code = Annotated[
@@ -33,7 +33,7 @@ def _node(context: typer.Context) -> SimNode:
 def xid(
     context: typer.Context,
     gpu: Gpu,
-    number: Annotated[int, typer.Argument(help="XID, e.g. 79.", show_default=False)],
+    number: Annotated[int, typer.Argument(help="XID, for example 79.", show_default=False)],
     gi: Gi = None,
     ci: Ci = None,
 ) -> None:
@@ -43,13 +43,13 @@ def xid(
 
 @app.command()
 def lost(context: typer.Context, gpu: Gpu) -> None:
-    """Let a GPU fall off the bus."""
+    """Make a GPU fall off the bus."""
     _node(context).faults.lost(gpu)
 
 
 @app.command()
 def restore(context: typer.Context, gpu: Gpu) -> None:
-    """Bring a GPU back as after a reset."""
+    """Reset a GPU: end its faults."""
     _node(context).faults.restore(gpu)
 
 
@@ -59,7 +59,7 @@ def ecc(
     gpu: Gpu,
     corrected: Annotated[int, typer.Option(help="New corrected errors.")] = 0,
     uncorrected: Annotated[int, typer.Option(help="New uncorrected errors.")] = 0,
-    sram: Annotated[bool, typer.Option("--sram", help="In SRAM, not DRAM.")] = False,
+    sram: Annotated[bool, typer.Option("--sram", help="Errors of SRAM, not DRAM.")] = False,
 ) -> None:
     """Add memory errors."""
     _node(context).faults.ecc(gpu, corrected=corrected, uncorrected=uncorrected, sram=sram)
@@ -71,7 +71,7 @@ def recovery_action(
     gpu: Gpu,
     action: Annotated[str, typer.Argument(help="Name or number.", show_default=False)],
 ) -> None:
-    """Set what must be done before the GPU is used again (NONE, GPU_RESET, NODE_REBOOT, ...)."""
+    """Set the recovery action that a GPU requires (NONE, GPU_RESET, NODE_REBOOT, ...)."""
     _node(context).faults.recovery_action(gpu, action)
 
 
@@ -81,13 +81,13 @@ def remap_pending(
     gpu: Gpu,
     rows: Annotated[int, typer.Option(help="Rows to remap; 0 clears.")] = 1,
 ) -> None:
-    """Let rows wait for remapping."""
+    """Set the number of rows with a pending remap."""
     _node(context).faults.remap_pending(gpu, rows)
 
 
 @app.command()
 def remap_failure(context: typer.Context, gpu: Gpu) -> None:
-    """Let row remapping fail."""
+    """Make row remapping fail."""
     _node(context).faults.remap_failure(gpu)
 
 
@@ -98,7 +98,7 @@ def utilization(
     percent: Annotated[int, typer.Argument(show_default=False, min=0, max=100)],
     memory: Annotated[int, typer.Option(help="Memory utilization.", min=0, max=100)] = 0,
 ) -> None:
-    """Set how busy a GPU looks."""
+    """Set the utilization of a GPU."""
     _node(context).faults.utilization(gpu, percent, memory)
 
 
@@ -107,17 +107,21 @@ def add_process(
     context: typer.Context,
     gpu: Gpu,
     pid: Annotated[int, typer.Argument(show_default=False)],
-    mib: Annotated[int, typer.Argument(help="Memory it uses, MiB.", show_default=False)],
+    mib: Annotated[int, typer.Argument(help="Memory of the process in MiB.", show_default=False)],
     kind: Annotated[str, typer.Option(help="C, M+C or G.")] = "C",
     sm: Annotated[int, typer.Option(help="Utilization, percent.")] = 0,
-    name: Annotated[str, typer.Option(help="Its name.")] = "",
+    name: Annotated[str, typer.Option(help="Name of the process.")] = "",
     gi: Gi = None,
     ci: Ci = None,
     invented: Annotated[
-        bool, typer.Option("--invented", help="No such process exists; keep it until removed.")
+        bool,
+        typer.Option(
+            "--invented",
+            help="The PID does not have to exist; keep the process until it is removed.",
+        ),
     ] = False,
 ) -> None:
-    """Put a process on a GPU."""
+    """Add a process to a GPU."""
     _node(context).faults.add_process(
         gpu, pid, mib << 20, kind=kind, sm_percent=sm, name=name, gi=gi, ci=ci, invented=invented
     )
@@ -129,19 +133,19 @@ def remove_process(
     gpu: Gpu,
     pid: Annotated[int, typer.Argument(show_default=False)],
 ) -> None:
-    """Take a process off a GPU."""
+    """Remove a process from a GPU."""
     _node(context).faults.remove_process(gpu, pid)
 
 
 @app.command()
 def nvml_init(context: typer.Context, code: Code) -> None:
-    """Let nvmlInit fail."""
+    """Make nvmlInit fail."""
     _node(context).faults.nvml_init(code)
 
 
 @app.command()
 def event_wait(context: typer.Context, code: Code) -> None:
-    """Let waits for events fail."""
+    """Make waits for events fail."""
     _node(context).faults.event_wait(code)
 
 
@@ -152,7 +156,7 @@ def call(
     function: Annotated[str, typer.Argument(help="nvmlDeviceGetUUID, ...", show_default=False)],
     code: Code,
 ) -> None:
-    """Let one NVML call fail for one GPU."""
+    """Make one NVML function fail for one GPU."""
     _node(context).faults.call(gpu, function, code)
 
 
@@ -160,30 +164,30 @@ def call(
 def unbind(
     context: typer.Context,
     gpu: Gpu,
-    driver: Annotated[str, typer.Option(help="Its new driver; none if empty.")] = "",
+    driver: Annotated[str, typer.Option(help="New kernel driver; none if empty.")] = "",
 ) -> None:
-    """Take a card from the NVIDIA driver; `plug` gives it back."""
+    """Unbind a GPU from the NVIDIA driver; `plug` binds it again."""
     _node(context).faults.unbind(gpu, driver)
 
 
 @app.command()
 def unplug(context: typer.Context, gpu: Gpu) -> None:
-    """Take a card out."""
+    """Remove a GPU."""
     _node(context).faults.unplug(gpu)
 
 
 @app.command()
 def plug(context: typer.Context, gpu: Gpu) -> None:
-    """Put a card back."""
+    """Add a removed GPU again."""
     _node(context).faults.plug(gpu)
 
 
 @app.command()
 def add_gpu(
     context: typer.Context,
-    model: Annotated[str, typer.Argument(help="Model, e.g. t4.", show_default=False)],
+    model: Annotated[str, typer.Argument(help="Model, for example t4.", show_default=False)],
 ) -> None:
-    """Put a new card in and print its UUID."""
+    """Add a new GPU and print its UUID."""
     typer.echo(_node(context).faults.add_gpu(model).uuid)
 
 
@@ -192,8 +196,9 @@ def mig(
     context: typer.Context,
     gpu: Gpu,
     layout: Annotated[
-        list[str] | None, typer.Argument(help="Profiles, e.g. 3g.20gb 1g.5gb.", show_default=False)
+        list[str] | None,
+        typer.Argument(help="Profiles, for example 3g.20gb 1g.5gb.", show_default=False),
     ] = None,
 ) -> None:
-    """Change the MIG layout; without profiles MIG is off."""
+    """Change the MIG layout. Without profiles, disable MIG."""
     _node(context).faults.mig(gpu, layout or [])

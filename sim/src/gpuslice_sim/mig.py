@@ -1,4 +1,4 @@
-"""MIG: profiles, and layouts of devices that fit on a GPU."""
+"""MIG profiles, and layouts of MIG devices that fit on a GPU."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from gpuslice_sim.state import Value
 
 MAX_DEVICES = 7
-# The driver numbers GPU instances by their size: one of 7 slices is 0, of 1 slice 7 and up.
+# The id of the first GPU instance of each size: 0 for 7 slices, 7 and up for 1 slice.
 _FIRST_GI = {7: 0, 4: 1, 3: 1, 2: 3, 1: 7}
 
 
 @dataclass(frozen=True)
 class MigProfile:
-    """A size of GPU instance. `number` is NVML's constant, `id` what nvidia-smi shows."""
+    """A size of GPU instances. `number` is the constant of NVML, `id` is that of nvidia-smi."""
 
     name: str
     number: int
@@ -43,14 +43,14 @@ class MigProfile:
 
     @classmethod
     def parse(cls, number: int, text: str) -> MigProfile:
-        """The inverse of `text`, from the state."""
+        """Parses `text`."""
         *numbers, starts, name = text.split()
         row = [number, *map(int, numbers), [int(start) for start in starts.split(",")]]
         return cls.of(name, row)
 
     @property
     def text(self) -> str:
-        """As the driver library reads it from the state."""
+        """The value of the state key, which the driver library reads."""
         numbers = (
             self.id, self.slices, self.max_instances, self.sms, self.memory_mib,
             *self.engines, self.memory_slices,
@@ -59,7 +59,7 @@ class MigProfile:
 
 
 def profile_keys(profiles: Mapping[str, MigProfile]) -> dict[str, Value]:
-    """What a GPU record says about its MIG profiles."""
+    """The keys of a GPU record for MIG profiles."""
     keys: dict[str, Value] = {"mig.capable": 1, "mig.max": MAX_DEVICES}
     return keys | {f"mig.profile.{p.number}": p.text for p in profiles.values()}
 
@@ -67,7 +67,7 @@ def profile_keys(profiles: Mapping[str, MigProfile]) -> dict[str, Value]:
 def layout_keys(
     gpu_uuid: str, profiles: Mapping[str, MigProfile], layout: Sequence[str]
 ) -> dict[str, Value]:
-    """The MIG part of a GPU record; an empty layout switches MIG off."""
+    """The keys of a GPU record for MIG devices. An empty layout disables MIG."""
     mode = 1 if layout else 0
     keys: dict[str, Value] = {"mig.mode": mode, "mig.pending": mode, "mig.count": len(layout)}
     chosen = [_find(profiles, name) for name in layout]
@@ -86,7 +86,7 @@ def layout_keys(
 
 
 def place(layout: Sequence[MigProfile]) -> list[int]:
-    """A start for each instance such that none overlap, as the hardware demands."""
+    """The start of each instance, so that no instances overlap."""
     order = sorted(range(len(layout)), key=lambda i: -layout[i].memory_slices)
     starts = _search([layout[i] for i in order], set(), sum(p.slices for p in layout))
     if starts is None:
@@ -126,7 +126,5 @@ def _instance_ids(layout: Sequence[MigProfile]) -> list[int]:
 
 def _find(profiles: Mapping[str, MigProfile], name: str) -> MigProfile:
     if name not in profiles:
-        raise SimError(
-            f"MIG profile {name!r} does not exist here: choose from {', '.join(profiles)}"
-        )
+        raise SimError(f"MIG profile {name!r} does not exist: choose one of {', '.join(profiles)}")
     return profiles[name]

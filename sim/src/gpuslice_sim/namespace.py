@@ -1,8 +1,9 @@
-"""Runs a program where a node's kernel view is in place.
+"""Runs a program with the /dev, /proc and /sys files of a node.
 
 NVIDIA's programs have fixed paths: /dev/nvidia*, /proc/driver/nvidia*, /sys/bus/pci/devices. This
-module puts the node's files there in a mount namespace of its own and then becomes the program, so
-signals and the exit status are the program's. Nothing changes for the rest of the machine.
+module mounts the files of the node there, in a new mount namespace, and then executes the program
+in the same process, so that signals and exit status are those of the program. The rest of the
+machine does not change.
 
     python -m gpuslice_sim.namespace DIR [TARGET=SOURCE ...] -- COMMAND...
 """
@@ -27,11 +28,11 @@ _MS_NOSUID, _MS_BIND, _MS_MOVE, _MS_REC, _MS_PRIVATE = 2, 0x1000, 0x2000, 0x4000
 
 
 def run(node: SimNode, argv: Sequence[str], binds: Mapping[str, Path]) -> None:
-    """Replaces this process by `argv`; returns only by raising. See `enter` for `binds`."""
+    """Executes `argv` in this process. Returns only if it fails. See `enter` for `binds`."""
     if os.geteuid() != 0:
-        raise SimError("a mount namespace needs root: run this with sudo or in a container as root")
+        raise SimError("a mount namespace requires root: use sudo, or a container as root")
     if not argv:
-        raise SimError("no command given: write it after --")
+        raise SimError("no command: write it after --")
     enter(node, binds)
     try:
         os.execvpe(argv[0], list(argv), node.env())
@@ -40,43 +41,44 @@ def run(node: SimNode, argv: Sequence[str], binds: Mapping[str, Path]) -> None:
 
 
 def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
-    """Moves this process into a mount namespace with the node's files in place.
+    """Moves this process into a new mount namespace with the files of the node.
 
-    `binds` are more directories to see there: path -> directory of the machine. The path need not
-    exist on the machine, and is not made there.
+    `binds` are more directories to mount there: path -> directory of the machine. The path does not
+    have to exist on the machine, and is not created there.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) != 0:
-        raise SimError(f"cannot make a mount namespace: {os.strerror(ctypes.get_errno())}")
+        raise SimError(f"cannot create a mount namespace: {os.strerror(ctypes.get_errno())}")
     _mount(None, Path("/"), None, _MS_REC | _MS_PRIVATE)
-    # A new /dev with everything of the old one and the node's devices: the old stays as it is.
-    _replace(Path("/dev"), without="nvidia*")
+    # A new /dev with everything of the old one and the devices of the node. The old one stays.
+    _replace(Path("/dev"), node, without="nvidia*")
     driver_root.make_device_nodes(Path("/dev"), driver_root.device_nodes(node.state.values()))
     _mount(node.root / "proc" / "driver", Path("/proc/driver"), None, _MS_BIND)
     _bind_pci(node)
     for target, source in sorted((binds or {}).items()):
         source.mkdir(parents=True, exist_ok=True)
-        # Opened first: a new root may hide what lies below it.
+        # Opened first: a new root may hide the directory.
         descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        place = _existing(Path(target))
+        place = _existing(Path(target), node)
         _mount(Path(f"/proc/self/fd/{descriptor}"), place, None, _MS_BIND)
         os.close(descriptor)
 
 
-def _existing(target: Path) -> Path:
-    """The directory, made in a private copy of the nearest one that exists."""
+def _existing(target: Path, node: SimNode) -> Path:
+    """The directory; if it is missing, it is created in a private copy of its nearest parent."""
     target = target.resolve()
     if target.is_dir():
         return target
     ancestor = next(parent for parent in target.parents if parent.is_dir())
-    _replace(ancestor)
+    _replace(ancestor, node)
     target.mkdir(parents=True)
     return target
 
 
-def _replace(directory: Path, without: str = "") -> None:
-    """Puts a writable directory in its place that shows all of it, save what is left out."""
-    fresh = Path(tempfile.mkdtemp())
+def _replace(directory: Path, node: SimNode, without: str = "") -> None:
+    """Mounts a writable directory over it with the same entries, except those of `without`."""
+    # A new root stays where it is mounted. The directory is removed with the node.
+    fresh = Path(tempfile.mkdtemp(dir=node.directory))
     _mount(None, fresh, "tmpfs", _MS_NOSUID, "mode=755")
     for old in directory.iterdir():
         if not fnmatch(old.name, without):
@@ -106,7 +108,7 @@ def _bind_pci(node: SimNode) -> None:
     if devices.is_dir():
         _mount(node.root / "sys" / "bus" / "pci" / "devices", devices, None, _MS_BIND)
     else:
-        # A machine without PCI: sysfs takes no new directories, so /sys/bus becomes the node's.
+        # A machine without PCI: sysfs has no such directory, so mount the /sys/bus of the node.
         _mount(node.root / "sys" / "bus", Path("/sys/bus"), None, _MS_BIND)
 
 
@@ -142,7 +144,7 @@ def parse_binds(pairs: Sequence[str]) -> dict[str, Path]:
     for pair in pairs:
         target, equals, source = pair.partition("=")
         if not (equals and source and target.startswith("/")):
-            raise SimError(f"{pair!r} is no bind: write /path/in/the/namespace=DIRECTORY")
+            raise SimError(f"{pair!r} is not valid: use /path/in/the/namespace=DIRECTORY")
         binds[target] = Path(source)
     return binds
 

@@ -1,4 +1,4 @@
-"""A simulated node: making its directory, and typed access to it."""
+"""A simulated node: creates its directory, and gives typed access to it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 DEFAULT_DRIVER = 570
-# Where containers that have only parts of the driver find the node they are on; as in locate.h.
+# The path of the node in containers that have only parts of the driver; the same as in locate.h.
 PLACE_IN_CONTAINERS = "/run/gpuslice-sim"
 
 
@@ -37,7 +37,7 @@ class SimMig:
 
 @dataclass(frozen=True)
 class SimGpu:
-    """A GPU as the state has it now; `index` is the number of its record."""
+    """The current state of a GPU. `index` is the number of its record."""
 
     index: int
     uuid: str
@@ -93,7 +93,7 @@ class SimNode:
         if str(which).isdigit() and len(str(which)) < 4:
             if int(which) < len(gpus):
                 return gpus[int(which)]
-            raise SimError(f"GPU {which} does not exist: this node has 0 to {len(gpus) - 1}")
+            raise SimError(f"GPU {which} does not exist: use 0 to {len(gpus) - 1}")
         wanted = str(which)
         found = [
             gpu
@@ -103,34 +103,34 @@ class SimNode:
         if len(found) == 1 and wanted:
             return found[0]
         known = ", ".join(gpu.uuid for gpu in gpus)
-        problem = "names several GPUs" if found else "names no GPU"
-        raise SimError(f"{wanted!r} {problem}: give an index or one of {known}")
+        problem = "matches several GPUs" if found else "matches no GPU"
+        raise SimError(f"{wanted!r} {problem}: use an index or one of {known}")
 
     def env(self, base: Mapping[str, str] | None = None) -> dict[str, str]:
-        """The environment with which any program finds this node's driver."""
+        """The environment in which programs find the driver of this node."""
         env = dict(os.environ if base is None else base)
         for name, first in (("LD_LIBRARY_PATH", self.lib), ("PATH", self.bin)):
             env[name] = os.pathsep.join(filter(None, (str(first), env.get(name))))
         return env
 
     def set(self, values: Mapping[str, Value]) -> None:
-        """Changes state keys directly, for what `faults` has no method for."""
+        """Changes keys of the state directly, if `faults` has no method for it."""
         self.state.override(values)
 
     def add_library(self, name: str) -> None:
-        """A library without content (`libdxcore.so`), where programs only ask if it is there."""
+        """Adds an empty library (`libdxcore.so`), for programs that only check that it exists."""
         shutil.copy(_native() / "libcuda.so", self.lib / name)
 
     def refresh_root(self) -> None:
-        """Makes /proc, /sys and /dev of the driver root follow the state."""
+        """Updates /proc, /sys and /dev of the driver root from the state."""
         driver_root.write_kernel_view(self.root, self.state.values())
 
     def namespace_command(
         self, argv: Sequence[str], binds: Mapping[str, Path] | None = None
     ) -> list[str]:
-        """A command that runs `argv` where this node's kernel view is in place; needs root.
+        """A command that runs `argv` with the /dev, /proc and /sys files of this node. Needs root.
 
-        `binds`: directories of the machine that `argv` sees at other paths, by these paths.
+        `binds`: path -> directory of the machine that `argv` sees at this path.
         """
         pairs = [f"{target}={source}" for target, source in (binds or {}).items()]
         module = [sys.executable, "-I", "-m", "gpuslice_sim.namespace"]
@@ -145,10 +145,10 @@ def create(
     seed: int = 0,
     force: bool = False,
 ) -> SimNode:
-    """Lays out a node; equal arguments give equal GPUs. `force` replaces an existing node."""
+    """Creates a node. Equal arguments give equal GPUs. `force` replaces an existing node."""
     keys = profiles.node_keys(profiles.find_profile(profile), profiles.find_driver(driver), seed)
     directory = directory.absolute()
-    _make_room(directory, force=force)
+    _prepare_directory(directory, force=force)
     for name in ("lib", "bin", "root", "state/procs"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     (directory / "state" / "procs").chmod(0o1777)
@@ -159,7 +159,7 @@ def create(
     driver_root.install_library(_native(), directory / "lib", "libnvidia-ml", version)
     _write_programs(directory)
     driver_root.install(_native(), directory / "root", version, directory / "bin")
-    # The node exists once this file does: everything else is in place by then.
+    # Last: the node exists if this file does.
     fresh = directory / "state" / ".node"
     fresh.write_text(render(keys))
     fresh.rename(directory / "state" / "node")
@@ -168,13 +168,13 @@ def create(
     return node
 
 
-def _make_room(directory: Path, *, force: bool) -> None:
+def _prepare_directory(directory: Path, *, force: bool) -> None:
     if not directory.exists() or (directory.is_dir() and not any(directory.iterdir())):
         return
     if not (directory / "state" / "node").is_file():
-        raise SimError(f"{directory} exists and is no simulated node: choose an empty directory")
+        raise SimError(f"{directory} exists and is not a simulated node: use an empty directory")
     if not force:
-        raise SimError(f"{directory} already holds a node: --force replaces it, or choose another")
+        raise SimError(f"{directory} already contains a node: use --force, or another directory")
     for name in ("state", "lib", "libexec", "bin", "root"):
         shutil.rmtree(directory / name, ignore_errors=True)
 
@@ -192,8 +192,8 @@ def _write_programs(directory: Path) -> None:
 
 
 def _write_script(directory: Path, path: Path, module: str) -> None:
-    # Real callers start these with an empty environment, so nothing is left to look up. Containers
-    # have neither the directory nor the interpreter, but may have others.
+    # Callers start these programs with an empty environment, so the paths are fixed here. In a
+    # container, the directory and the interpreter have other paths.
     path.write_text(
         "#!/bin/sh\n"
         f"GPUSLICE_SIM_NODE={shlex.quote(str(directory))}\n"

@@ -1,4 +1,4 @@
-"""A program under observation: its output is kept, and it does not outlive its owner."""
+"""Runs a program in the background: keeps its output, and ends it with its owner."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import re
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-# Costs nothing where all is well; a busy machine may need most of it.
+# A limit for failures only; a busy machine may need most of it.
 PATIENCE_SECONDS = 90.0
 
 
@@ -58,7 +58,7 @@ class BackgroundProcess:
         return self._process.wait(timeout)
 
     def stop(self, timeout: float = PATIENCE_SECONDS) -> int:
-        """Asks it to end and returns its exit status."""
+        """Sends SIGTERM and returns the exit status."""
         self.send(signal.SIGTERM)
         return self.wait(timeout)
 
@@ -70,26 +70,49 @@ class BackgroundProcess:
     def wait_for_output(
         self, pattern: str, *, times: int = 1, timeout: float = PATIENCE_SECONDS
     ) -> str:
-        """Returns the output once the pattern has appeared that often."""
+        """Waits until the pattern has appeared that often, and returns the output."""
+        self._wait_until(lambda: len(re.findall(pattern, self.output())) >= times, pattern, timeout)
+        return self.output()
+
+    def _wait_until(self, condition: Callable[[], bool], what: str, timeout: float) -> None:
         deadline = time.monotonic() + timeout
         while True:
-            output = self.output()
-            if len(re.findall(pattern, output)) >= times:
-                return output
+            # First: what it writes before it exits counts.
             ended = self._process.poll() is not None
+            if condition():
+                return
             if ended or time.monotonic() > deadline:
                 state = f"it exited with {self.returncode}" if ended else f"within {timeout:g} s"
-                raise TimeoutError(f"{pattern!r} did not appear, {state}; output:\n{output}")
+                raise TimeoutError(f"{what!r} did not appear, {state}; output:\n{self.output()}")
             time.sleep(0.02)
 
-    # What a leak would show in
+    # Log lines of the form `TIME LEVEL Code: sentence key=value`
+
+    def lines(self, code: str, detail: str = "") -> list[str]:
+        """Complete log lines with this reason code whose rest matches the pattern."""
+        found = re.finditer(rf"^\S+ [A-Z]+ +{re.escape(code)}: (.*)\n", self.output(), re.MULTILINE)
+        return [line[0].rstrip("\n") for line in found if re.search(detail, line[1])]
+
+    def logged(self, code: str, detail: str = "") -> int:
+        """How many such lines there are."""
+        return len(self.lines(code, detail))
+
+    def wait_for_code(
+        self, code: str, detail: str = "", *, times: int = 1, timeout: float = PATIENCE_SECONDS
+    ) -> list[str]:
+        """Returns such lines once there are that many."""
+        what = f"{code}: {detail}"
+        self._wait_until(lambda: self.logged(code, detail) >= times, what, timeout)
+        return self.lines(code, detail)
+
+    # To detect leaks
 
     def descriptors(self) -> list[str]:
         found = []
         for entry in Path(f"/proc/{self.pid}/fd").iterdir():
             try:
                 found.append(str(entry.readlink()))
-            except FileNotFoundError:  # closed meanwhile
+            except FileNotFoundError:  # closed in the meantime
                 continue
         return sorted(found)
 

@@ -1,4 +1,4 @@
-"""Which nodes can be simulated: GPU models and node profiles, turned into state keys."""
+"""GPU models and node profiles, and the state keys of nodes."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Driver:
 
     @property
     def max_contexts(self) -> int:
-        """CUDA 13.1 raised what MPS takes per GPU."""
+        """MPS serves more contexts per GPU from CUDA 13.1 on."""
         return 60 if self.cuda >= 13010 else 48
 
 
@@ -52,7 +52,7 @@ DRIVERS = {
 
 @dataclass(frozen=True)
 class Model:
-    """A kind of GPU card."""
+    """A GPU model."""
 
     key: str
     name: str
@@ -75,7 +75,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Slot:
-    """One GPU of a node profile."""
+    """A GPU of a node profile."""
 
     model: Model
     bus: int
@@ -91,7 +91,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class Profile:
-    """A kind of node."""
+    """A node profile."""
 
     name: str
     about: str
@@ -133,12 +133,12 @@ def find_driver(branch: int) -> Driver:
 def check_supported(model: Model, branch: int) -> None:
     if branch < model.min_branch:
         raise SimError(
-            f"driver {branch} does not know {model.name}: choose driver {model.min_branch} or newer"
+            f"driver {branch} does not support {model.name}: use driver {model.min_branch} or newer"
         )
 
 
 def node_keys(profile: Profile, driver: Driver, seed: int) -> dict[str, Value]:
-    """Everything that state/node holds for this node."""
+    """The content of state/node."""
     keys: dict[str, Value] = {
         "node.profile": profile.name,
         "node.seed": seed,
@@ -163,7 +163,7 @@ def node_keys(profile: Profile, driver: Driver, seed: int) -> dict[str, Value]:
 
 
 def gpu_keys(index: int, slot: Slot, origin: str) -> dict[str, Value]:
-    """The record of one GPU. `origin` decides UUID and serial: equal text, equal card."""
+    """The record of a GPU. UUID and serial number depend on `origin` only."""
     model = slot.model
     gpu_uuid = f"GPU-{uuid.uuid5(_NAMESPACE, origin)}"
     record: dict[str, Value] = {
@@ -245,7 +245,7 @@ def _memory_health(model: Model) -> dict[str, Value]:
 
 
 def _links(index: int, profile: Profile) -> dict[str, Value]:
-    """Where the NVLinks of a GPU end: spread over the switches, or over all other GPUs."""
+    """The ends of the NVLinks of a GPU: all switches, or all other GPUs."""
     nvlink = profile.slots[index].model.nvlink
     if not nvlink or not profile.nvlink:
         return {}

@@ -1,6 +1,6 @@
-"""A stand-in for nvidia-smi: listing, queries in CSV, compute and persistence mode.
+"""A simulated nvidia-smi: lists GPUs, prints queries as CSV, sets compute and persistence mode.
 
-It reads the simulated driver through NVML as the real one does, so faults show here too.
+It uses the simulated driver through NVML, like the real one, so faults affect it, too.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ USAGE = """NVIDIA System Management Interface -- simulated
     nvidia-smi --help-query-gpu                       fields of --query-gpu
     nvidia-smi --version
 
-ID is an index, a UUID or a PCI bus id; several are joined by commas.
+ID is an index, a UUID or a PCI bus id. Separate several by commas.
 """
 COMPUTE_MODES = {0: "DEFAULT", 2: "PROHIBITED", 3: "EXCLUSIVE_PROCESS"}
 INVALID_ARGUMENT, NOTHING_FOUND = 2, 6
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def parse(argv: list[str]) -> dict[str, str]:
-    """Options by their short name; the real program takes `--name=value` and `-x value`."""
+    """Options by their short name. The real program accepts `--name=value` and `-x value`."""
     options: dict[str, str] = {}
     rest = list(argv)
     while rest:
@@ -106,7 +106,7 @@ def _run(options: dict[str, str]) -> None:
 def _start_nvml() -> None:
     node = os.environ.get("GPUSLICE_SIM_NODE")
     if node:
-        # The loader then takes this library for the one that pynvml asks for by name.
+        # pynvml loads the library by name, and the loader then uses this one.
         ctypes.CDLL(str(Path(node) / "lib" / "libnvidia-ml.so.1"), ctypes.RTLD_GLOBAL)
     try:
         pynvml.nvmlInit()

@@ -1,4 +1,4 @@
-"""The fields that nvidia-smi can be asked for, and how it prints them."""
+"""The fields of nvidia-smi queries, and how they are printed."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pynvml
 
-# NVML objects are untyped; each getter takes the columns' subject: a GPU, or a GPU and a process.
+# NVML objects are untyped. The arguments of a getter are a GPU, or a GPU and a process.
 Getter = Callable[..., object]
 
 

@@ -1,21 +1,21 @@
-"""The state of a simulated node: what the driver library reads, and what changes it.
+"""Reads and changes the state of a simulated node, which the driver library reads.
 
-Keys beside those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG device, `<l>` a link):
+Keys in addition to those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG device, `<l>` a link):
 
 ====================================  ============================================================
-`enumerate.device_nodes`              1: where /dev/nvidiactl exists, only GPUs whose /dev/nvidiaN
+`enumerate.device_nodes`              1: if /dev/nvidiactl exists, only GPUs whose /dev/nvidiaN
                                       exists are enumerated (as in a container)
 `numa.count`, `numa.<n>.cpus`         NUMA nodes and their processors, `0-31,64-95`
-`gpu.<i>.model`                       the profile's name of the model
+`gpu.<i>.model`                       key of the model in models.toml
 `gpu.<i>.memory.bar1`, `.bus_width`   bytes; bits
-`gpu.<i>.pci.device_id`, …            as NVML has them; `pci.subsystem_id`, `pcie.gen`, `.width`
+`gpu.<i>.pci.device_id`, …            as in NVML; `pci.subsystem_id`, `pcie.gen`, `.width`
 `gpu.<i>.pcie.switch`, `.pcie.root`   GPUs with the same number share it; -1 = none
 `gpu.<i>.module_id`, `.vbios`, …      `part_number`, `inforom`
 `gpu.<i>.temperature`, `.fan`         degrees (and `.max`, `.slowdown`, `.shutdown`, `.memory`); %
 `gpu.<i>.power.*`                     mW: `usage`, `limit`, `default`, `min`, `max`; `energy` in mJ
 `gpu.<i>.clock.*`, `.clock.max.*`     MHz: `graphics`, `sm`, `memory`, `video`; `pstate`
 `gpu.<i>.persistence`                 persistence mode
-`gpu.<i>.utilization.*`               percent: `gpu`, `memory` (else the sum over the processes),
+`gpu.<i>.utilization.*`               percent: `gpu`, `memory` (default: sum of the processes),
                                       `encoder`, `decoder`, `jpeg`, `ofa`
 `gpu.<i>.ecc.mode`, `.ecc.pending`    missing = the GPU has no ECC
 `gpu.<i>.ecc.<c>.<t>`                 DRAM errors: `corrected`/`uncorrected`, `volatile`/`aggregate`
@@ -27,8 +27,8 @@ Keys beside those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG device, `<l>
 `gpu.<i>.nvlink.count`, …             `version`, `speed` (Mbit/s)
 `gpu.<i>.nvlink.<l>`                  `gpu:<bus id>`, `switch:<bus id>` or `off`
 `gpu.<i>.fabric.*`                    `state` (missing = no fabric), `status`, `cluster`, `clique`
-`gpu.<i>.fault.<function>`            NVML return code that this call answers with for this GPU
-`gpu.<i>.events.nameless`             1: its events do not say which GPU they are of
+`gpu.<i>.fault.<function>`            NVML return code of this function for this GPU
+`gpu.<i>.events.nameless`             1: its events do not name the GPU
 `gpu.<i>.pci.driver`                  kernel driver of a GPU that is not present; `-` = unbound
 `gpu.<i>.limits.<cgroup>`             driver 615: `<soft> <hard>` bytes for a cgroup (path below
                                       /sys/fs/cgroup, with its leading slash)
@@ -59,7 +59,7 @@ Value = str | int
 
 @dataclass(frozen=True)
 class Process:
-    """A user of a GPU. `kind` is C (compute), M+C (MPS client) or G (graphics)."""
+    """A process on a GPU. `kind` is C (compute), M+C (MPS client) or G (graphics)."""
 
     pid: int
     gpu: str
@@ -80,8 +80,8 @@ class State:
         self._directory = directory / "state"
         if not (self._directory / "node").is_file():
             raise SimError(
-                f"{directory} is no simulated node (state/node is missing): "
-                f"make one with `gpuslice-sim create {directory} --profile t4x2`"
+                f"{directory} is not a simulated node (state/node is missing): "
+                f"create one with `gpuslice-sim create {directory} --profile t4x2`"
             )
 
     def values(self) -> dict[str, str]:
@@ -92,7 +92,7 @@ class State:
         return values
 
     def override(self, values: Mapping[str, Value]) -> None:
-        """Changes keys for all processes at once: readers see all of them or none."""
+        """Changes keys for all processes atomically: readers see all changes or none."""
         append_together(self._directory / "overrides", render(values))
 
     def add_event(
@@ -107,7 +107,7 @@ class State:
         return sorted((p for p in found if p), key=lambda p: (p.pid, p.gpu))
 
     def write_process(self, process: Process) -> None:
-        """Replaces the file of a process; it lives as long as its PID, or until it is removed."""
+        """Replaces the file of a process, which is valid until the PID ends or it is removed."""
         fields: dict[str, Value] = {
             "pid": process.pid,
             "gpu": process.gpu,
@@ -135,7 +135,7 @@ class State:
 
     @contextmanager
     def lock(self) -> Iterator[None]:
-        """Holds state/lock: nobody else decides about room meanwhile."""
+        """Holds state/lock: no other process checks for free memory and allocates meanwhile."""
         lock = os.open(self._directory / "lock", os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
@@ -181,12 +181,14 @@ def parse(text: str) -> dict[str, str]:
 def render(values: Mapping[str, Value]) -> str:
     for key, value in values.items():
         if "\n" in f"{key}{value}" or "=" in key:
-            raise SimError(f"state key {key!r} with value {value!r}: no newline, no '=' in keys")
+            raise SimError(
+                f"state key {key!r}, value {value!r} is not valid: remove newlines, and = in keys"
+            )
     return "".join(f"{key}={value}\n" for key, value in values.items())
 
 
 def append(path: Path, line: str) -> None:
-    """One write(2) of a whole line; a reader that sees a part of it waits for the rest."""
+    """Appends a line with one write(2). A reader that sees a part of it waits for the rest."""
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         os.write(file, line.encode())
@@ -195,10 +197,10 @@ def append(path: Path, line: str) -> None:
 
 
 def append_together(path: Path, lines: str) -> None:
-    """Lines that readers see all of or none.
+    """Appends lines so that readers see all of them or none.
 
-    A file grows page by page, so lines on two pages could be seen apart: empty ones, which mean
-    nothing, fill the first page.
+    A file grows page by page, so a reader could see only the lines on the first page. If the lines
+    do not fit on it, empty lines, which have no meaning, fill it.
     """
     text = lines.encode()
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)

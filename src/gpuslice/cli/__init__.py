@@ -1,1 +1,1 @@
-"""Command lines: argument handling and nothing else."""
+"""The commands and their command lines."""

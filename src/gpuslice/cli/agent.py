@@ -1,40 +1,44 @@
-"""From what a command line says to a running agent: the same way for every entry point."""
+"""`gpuslice agent`, and the agent for drop-in programs."""
 
 from __future__ import annotations
 
 import os
-import signal
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.attributed import load_attributed
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, OptionValues, collect_options
+from gpuslice.cli.daemon_program import DaemonProgram, read_option_values, running_daemon
+from gpuslice.config.agent_options import OPTION_GROUPS
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import OptionValues
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions, startup_options
-from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
+from gpuslice.config.timing import read_timing
+
+AGENT = DaemonProgram(
+    "gpuslice agent",
+    "Advertise the GPUs of this node to the kubelet.",
+    OPTION_GROUPS,
+    details=(
+        "A GPU can be advertised as slices of memory, as replicas, as MIG devices or as a whole.",
+        "Without any option, the memory of all GPUs is advertised.",
+        "SIGHUP reloads the settings and scans for GPUs again. SIGQUIT prints all stacks.",
+    ),
+    is_drop_in=False,
+)
 
 
-def run_agent_command(flags: Mapping[str, str]) -> None:
-    """`gpuslice agent`, which cuts memory until the configuration says otherwise."""
-    run_with_flags("gpuslice agent", flags, Settings())
+def run_agent_command(args: Sequence[str]) -> None:
+    run_agent_program(AGENT, args, Settings())
 
 
-def run_with_flags(program: str, flags: Mapping[str, str], defaults: Settings) -> None:
-    """`flags`: text by the name of its option. Variables fill what they leave open."""
-    # Until the agent handles it: who asks for a reload now gets it, as nothing was read yet.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = collect_options(flags, os.environ, OPTIONS)
-    with exit_with_message(program):
-        said = OptionReader(given)
-        configure_logs(
-            said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
-        )
-        run(given, defaults, startup_options(given))
+def run_agent_program(program: DaemonProgram, args: Sequence[str], defaults: Settings) -> None:
+    values = read_option_values(program, args)
+    with running_daemon(program, values):
+        run_agent_with(values, defaults, startup_options(values))
 
 
-def run(given: OptionValues, defaults: Settings, options: StartupOptions) -> None:
-    # Imported here: gRPC's core reads what configure_logs has set.
-    from gpuslice.agent.daemon import run_agent
+def run_agent_with(values: OptionValues, defaults: Settings, options: StartupOptions) -> None:
+    """Call it in `running_daemon`."""
+    from gpuslice.programs.agent.daemon import run_agent
 
-    run_agent(lambda path: load_attributed(given, defaults, path), options)
+    timing = read_timing(os.environ)
+    run_agent(lambda path: load_settings(values, defaults, path), options, timing)

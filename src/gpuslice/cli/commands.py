@@ -1,18 +1,23 @@
-"""The commands of `gpuslice`, with their help."""
+"""The commands of `gpuslice` that people type, and the entries of the daemons in its help."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated
 
 import typer
 
-from gpuslice.cli.agent import run_agent_command
-from gpuslice.cli.switches import SWITCHES_HELP, SwitchCommand
-from gpuslice.cli.typed import takes
+from gpuslice.cli.agent import AGENT, run_agent_command
+from gpuslice.cli.daemon_program import exit_with_message
+from gpuslice.cli.labels import LABELS, run_labels_command
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.labels.label_options import LABELS_OPTIONS
+from gpuslice.config.value_parsers import split_list
+
+# A daemon parses its own flags, --help included.
+_PASS_ALL_ARGUMENTS = {
+    "ignore_unknown_options": True,
+    "allow_extra_args": True,
+    "allow_interspersed_args": False,
+}
 
 app = typer.Typer(
     name="gpuslice",
@@ -23,8 +28,8 @@ app = typer.Typer(
 )
 
 
-def _print_version_and_exit(asked: bool) -> None:  # noqa: FBT001 (Typer's signature)
-    if asked:
+def _print_version_and_exit(requested: bool) -> None:  # noqa: FBT001 (Typer's signature)
+    if requested:
         print_version()
         raise typer.Exit
 
@@ -42,50 +47,38 @@ def gpuslice(
     """Any-size slices of NVIDIA GPUs for Kubernetes pods, with limits that hold."""
 
 
-@app.command(cls=SwitchCommand, epilog=SWITCHES_HELP)
-@takes(OPTIONS)
-def agent(flags: Mapping[str, str]) -> None:
-    """Offer this node's GPUs to the kubelet: slices of their memory, replicas, whole or MIG.
-
-    SIGHUP reads the settings again and looks for GPUs anew; SIGQUIT prints what the agent is doing.
-    """
-    run_agent_command(flags)
+@app.command(help=AGENT.summary, add_help_option=False, context_settings=_PASS_ALL_ARGUMENTS)
+def agent(context: typer.Context) -> None:
+    run_agent_command(context.args)
 
 
-@app.command(cls=SwitchCommand, epilog=SWITCHES_HELP)
-@takes(LABELS_OPTIONS)
-def labels(flags: Mapping[str, str]) -> None:
-    """Label this node with what its GPUs are and what is offered of them.
-
-    SIGHUP reads the settings again.
-    """
-    from gpuslice.cli.labels import run_labels
-
-    run_labels(flags)
+@app.command(help=LABELS.summary, add_help_option=False, context_settings=_PASS_ALL_ARGUMENTS)
+def labels(context: typer.Context) -> None:
+    run_labels_command(context.args)
 
 
 @app.command(name="version")
 def print_version() -> None:
     """Print the version."""
-    from importlib.metadata import version  # costs an agent 40 ms of its start otherwise
+    from importlib.metadata import version  # takes 40 ms
 
     typer.echo(version("gpuslice"))
 
 
-@app.command(cls=SwitchCommand)
+@app.command()
 def demo(
     *,
     profile: Annotated[
         str, typer.Option(help="Node to simulate; `gpuslice-sim profiles` lists them.")
     ] = "t4x2",
     pods: Annotated[
-        str, typer.Option(help="Sizes in GiB of the pods to run, separated by commas.")
+        str, typer.Option(help="Sizes of the pods in GiB, separated by commas.")
     ] = "6,3,8",
     keep: Annotated[
-        bool, typer.Option("--keep/--no-keep", help="Leave everything running until Ctrl-C.")
+        bool, typer.Option("--keep/--no-keep", help="Keep everything running until Ctrl-C.")
     ] = False,
 ) -> None:
-    """Show a simulated GPU node at work: no GPU and no cluster needed."""
+    """Run a simulated GPU node. It needs no GPU and no cluster."""
     try:
         from gpuslice.report.demo.run import DemoError, run_demo
     except ModuleNotFoundError as missing:
@@ -94,15 +87,12 @@ def demo(
             err=True,
         )
         raise typer.Exit(1) from None
-    try:
-        run_demo(profile, _sizes(pods), keep=keep)
-    except (ConfigError, DemoError) as error:
-        typer.echo(f"gpuslice demo: {error}", err=True)
-        raise typer.Exit(1) from None
+    with exit_with_message("gpuslice demo", ConfigError, DemoError):
+        run_demo(profile, _pod_sizes(pods), keep=keep)
 
 
-def _sizes(text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts or not all(part.isdecimal() and int(part) > 0 for part in parts):
+def _pod_sizes(text: str) -> list[int]:
+    sizes = split_list(text)
+    if not sizes or not all(size.isdecimal() and int(size) > 0 for size in sizes):
         raise ConfigError("pods", text, "use whole numbers of GiB, for example 6,3")
-    return [int(part) for part in parts]
+    return [int(size) for size in sizes]

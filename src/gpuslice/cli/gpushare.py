@@ -1,115 +1,139 @@
-"""`gpushare-device-plugin-v2`: the agent behind gpushare's own command line."""
+"""`gpushare-device-plugin-v2`: the agent with the command line of gpushare's device plugin."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 
-from gpuslice.cli.agent import run
-from gpuslice.cli.goflags import Flag, FlagError, Parsed, parse, usage
-from gpuslice.cli.outcome import exit_with_message
+from gpuslice.cli.agent import run_agent_with
+from gpuslice.cli.daemon_program import DaemonProgram, read_flags, running_daemon
+from gpuslice.codes import Code
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionValues, collect_options
-from gpuslice.config.settings import HealthSettings, MemorySettings, MpsCheck, Settings
+from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, options_in
+from gpuslice.config.option_values import OptionValue, OptionValues, collect_option_values
+from gpuslice.config.settings import HealthSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.units import MemoryUnit
-from gpuslice.telemetry.logs import Logger, LogLevel, configure_logs
+from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
-PROGRAM = "gpushare-device-plugin-v2"
-_DEFAULT_PIPE = "/tmp/nvidia-mps"  # noqa: S108 (where MPS itself looks by default)
+_DEFAULT_UNIT = "GiB"
+_DEFAULT_PIPE = "/tmp/nvidia-mps"  # noqa: S108 (the default of MPS itself)
 _DEBUG_VERBOSITY = 4
+_NO_EFFECT = "No effect: the plugin needs no list of pods."
+_STDERR = "No effect: logs always go to standard error."
 
-_GPUSHARE_FLAGS = (
-    Flag("memory-unit", "what a request of 1 means: GiB, MiB, or a size as 256MiB", "GiB"),
-    Flag("mps", "bind containers to their share by MPS", False),
-    Flag(
-        "mps-pipe",
-        "pipe directory of the node's MPS daemon; giving it turns -mps on",
-        _DEFAULT_PIPE,
+# gpushare's plugin finds the pod of a container with these. Here, device IDs contain the GPU.
+_POD_LIST_OPTIONS = (
+    Option("query-kubelet", _NO_EFFECT, kind=OptionKind.SWITCH),
+    Option("kubelet-address", _NO_EFFECT),
+    Option("kubelet-port", _NO_EFFECT, kind=OptionKind.NUMBER),
+    Option("client-cert", _NO_EFFECT),
+    Option("client-key", _NO_EFFECT),
+    Option("token", _NO_EFFECT),
+    Option("timeout", _NO_EFFECT, kind=OptionKind.NUMBER),
+)
+_GROUPS = (
+    OptionGroup(
+        "Memory units",
+        (
+            Option(
+                "memory-unit",
+                "Size of one unit: GiB, MiB, or a size such as 256MiB.",
+                _DEFAULT_UNIT,
+            ),
+            Option("mps", "Limit containers with MPS.", "false", kind=OptionKind.SWITCH),
+            Option(
+                "mps-pipe",
+                "Pipe directory of the MPS daemon of the node. It implies -mps.",
+                _DEFAULT_PIPE,
+            ),
+            Option("health-check", "Check the health of GPUs.", "false", kind=OptionKind.SWITCH),
+        ),
     ),
-    Flag("health-check", "watch GPUs for errors", False),
+    OptionGroup("List of pods", _POD_LIST_OPTIONS),
+    OptionGroup(
+        "Logs",
+        (
+            Option(
+                "v",
+                f"Log level: {_DEBUG_VERBOSITY} or more for debug.",
+                "0",
+                kind=OptionKind.NUMBER,
+            ),
+            Option("logtostderr", _STDERR, kind=OptionKind.SWITCH),
+            Option("alsologtostderr", _STDERR, kind=OptionKind.SWITCH),
+            Option("stderrthreshold", _STDERR),
+            Option("log_dir", _STDERR),
+            Option("log_backtrace_at", "No effect."),
+            Option("vmodule", "No effect."),
+        ),
+    ),
 )
-# Upstream finds a container's pod by asking around; device ids name their GPU, so nobody is asked.
-_WITHOUT_EFFECT = (
-    Flag("query-kubelet", "without effect: no pod list is needed", False),
-    Flag("kubelet-address", "without effect: no pod list is needed", "0.0.0.0"),  # noqa: S104
-    Flag("kubelet-port", "without effect: no pod list is needed", 10250),
-    Flag("client-cert", "without effect: no pod list is needed", ""),
-    Flag("client-key", "without effect: no pod list is needed", ""),
-    Flag("token", "without effect: no pod list is needed", ""),
-    Flag("timeout", "without effect: no pod list is needed", 10),
+GPUSHARE_OPTIONS = options_in(_GROUPS)
+PROGRAM = DaemonProgram(
+    "gpushare-device-plugin-v2",
+    "Advertise the memory of GPUs to the kubelet, as gpushare's device plugin does.",
+    _GROUPS,
 )
-_GLOG_FLAGS = (
-    Flag("v", f"log level: {_DEBUG_VERBOSITY} and more log details", 0),
-    Flag("logtostderr", "without effect: logs always go to standard error", False),
-    Flag("alsologtostderr", "without effect: logs always go to standard error", False),
-    Flag("stderrthreshold", "without effect: logs always go to standard error", "ERROR"),
-    Flag("log_dir", "without effect: logs always go to standard error", ""),
-    Flag("log_backtrace_at", "without effect", ""),
-    Flag("vmodule", "without effect", ""),
-)
-FLAGS = _GPUSHARE_FLAGS + _WITHOUT_EFFECT + _GLOG_FLAGS
-
-
-def main() -> None:
-    args = sys.argv[1:]
-    if any(arg in ("-h", "-help", "--help", "--h") for arg in args):
-        print(usage(PROGRAM, FLAGS))
-        return
-    try:
-        parsed = parse(FLAGS, args)
-    except FlagError as error:
-        print(f"{error}\n{usage(PROGRAM, FLAGS)}", file=sys.stderr)
-        sys.exit(2)
-    with exit_with_message(PROGRAM):
-        configure_logs(LogLevel.DEBUG if parsed.number("v") >= _DEBUG_VERBOSITY else LogLevel.INFO)
-        _note_flags_without_effect(parsed)
-        run(given_by(parsed, os.environ), DEFAULTS, StartupOptions())
-
-
-# As upstream: a node without GPUs is waited for, and the pipe directory need not be mounted here.
+# Like gpushare's plugin, it waits for GPUs, and the pipe directory may be missing in its container.
 DEFAULTS = Settings(
-    memory=MemorySettings(mps_check=MpsCheck.AUTO),
+    memory_mps=MemoryMps(check=MpsCheck.AUTO),
     health=HealthSettings(enabled=False),
     fail_on_init_error=False,
 )
 
 
-def given_by(parsed: Parsed, environment: Mapping[str, str]) -> OptionValues:
-    """Of the agent's own options only the kubelet's socket can be moved by a variable."""
-    flags = {
-        "memory-unit": _memory_unit(parsed.text("memory-unit")),
-        "health-checks": str(parsed.switch("health-check")).lower(),
+def main() -> None:
+    flags = read_flags(PROGRAM, sys.argv[1:])
+    with running_daemon(PROGRAM, _log_level(flags)):
+        _log_flags_without_effect(flags)
+        run_agent_with(agent_values(flags, os.environ), DEFAULTS, StartupOptions())
+
+
+def agent_values(flags: Mapping[str, str], environment: Mapping[str, str]) -> OptionValues:
+    """The options of the agent. Of its environment variables, only KUBELET_SOCKET applies."""
+    agent_flags = {
+        "memory-unit": _memory_unit(flags.get("memory-unit", _DEFAULT_UNIT)),
+        "health-checks": flags.get("health-check", "false"),
     }
-    if _mps_wanted(parsed):
-        flags["mps-pipe"] = parsed.text("mps-pipe")
-        if not flags["mps-pipe"]:
-            raise ConfigError("mps-pipe", "", "name the pipe directory, or leave -mps out")
+    if flags.get("mps", str("mps-pipe" in flags).lower()) == "true":
+        agent_flags["mps-pipe"] = flags.get("mps-pipe", _DEFAULT_PIPE)
+        if not agent_flags["mps-pipe"]:
+            raise ConfigError("mps-pipe", "", "set the pipe directory, or remove -mps")
     socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
-    return {**collect_options(flags, {}, OPTIONS), **collect_options({}, environment, socket)}
+    return {
+        **collect_option_values(agent_flags, {}, OPTIONS),
+        **collect_option_values({}, environment, socket),
+    }
 
 
-def _mps_wanted(parsed: Parsed) -> bool:
-    if "mps" in parsed.given:
-        return parsed.switch("mps")
-    return "mps-pipe" in parsed.given
+def _log_level(flags: Mapping[str, str]) -> OptionValues:
+    is_debug = int(flags.get("v", "0")) >= _DEBUG_VERBOSITY
+    level = LogLevel.DEBUG if is_debug else LogLevel.INFO
+    return {"log-level": OptionValue(level.value, "v")}
 
 
 def _memory_unit(text: str) -> str:
     try:
         MemoryUnit.parse(text)
     except SlicingError as error:
-        log.warning("using GiB", reason=error)
-        return "GiB"
+        log.warning(
+            Code.CONFIGURATION_WARNING, f"using {_DEFAULT_UNIT} as memory unit", reason=error
+        )
+        return _DEFAULT_UNIT
     return text
 
 
-def _note_flags_without_effect(parsed: Parsed) -> None:
-    idle: Sequence[str] = sorted(parsed.given & {flag.name for flag in _WITHOUT_EFFECT})
-    if idle:
-        log.info("flags without effect: device ids name their GPU", flags=",".join(idle))
+def _log_flags_without_effect(flags: Mapping[str, str]) -> None:
+    ignored = sorted(option.name for option in _POD_LIST_OPTIONS if option.name in flags)
+    if ignored:
+        log.info(
+            Code.FLAG_IGNORED,
+            "these flags have no effect: no list of pods is needed",
+            flags=",".join(ignored),
+        )

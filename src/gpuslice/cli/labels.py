@@ -1,134 +1,83 @@
-"""`gpuslice labels`, and `gpu-feature-discovery`: the same behind NVIDIA's command line."""
+"""`gpuslice labels`, and the same with the command line of NVIDIA's `gpu-feature-discovery`."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from gpuslice.cli.command_line import given_flags
-from gpuslice.cli.goflags import flags_for, usage
-from gpuslice.config.attributed import load_attributed
-from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_values import OptionReader, OptionValue, OptionValues, collect_options
-from gpuslice.config.settings import ContainerSettings, Settings
-from gpuslice.config.startup_options import LabelsMode
-from gpuslice.labels.errors import LabelsError
-from gpuslice.labels.label_options import (
-    LABELS_OPTIONS,
-    NVIDIA_OPTIONS,
-    Target,
-    target_of,
-    with_flags,
+from gpuslice.cli.daemon_program import (
+    DaemonProgram,
+    read_flags,
+    read_option_values,
+    running_daemon,
 )
-from gpuslice.labels.publishers import (
-    AsNodeFeature,
-    NodeLabels,
-    OnNode,
-    Publisher,
-    ToFile,
-    ToStream,
+from gpuslice.config.load import Loaded, load_settings
+from gpuslice.config.option_values import (
+    OptionReader,
+    OptionValue,
+    OptionValues,
+    collect_option_values,
+)
+from gpuslice.config.settings import ContainerSettings, Settings
+from gpuslice.config.startup_options import LabelsMode, StartupOptions
+from gpuslice.config.timing import read_timing
+from gpuslice.labels.label_options import (
+    GFD_GROUPS,
+    LABELS_GROUPS,
+    label_settings,
+    label_target,
 )
 from gpuslice.slicing.rules import Rules
-from gpuslice.telemetry.logs import LogFormat, Logger, LogLevel, configure_logs
 
-if TYPE_CHECKING:
-    from gpuslice.cluster.client import ApiServer
-
-log = Logger(__name__)
-
-PROGRAM = "gpu-feature-discovery"
-# Labels tell of MPS wherever its daemons have their pipes.
-_ANYWHERE = ContainerSettings(mps_root="/run/nvidia/mps")
-DEFAULTS = Settings(containers=_ANYWHERE)
-# Whole GPUs, until the configuration says otherwise.
-NVIDIA_DEFAULTS = Settings(rules=Rules(), containers=_ANYWHERE)
-FLAGS = flags_for(NVIDIA_OPTIONS)
+LABELS = DaemonProgram(
+    "gpuslice labels",
+    "Publish labels for the GPUs of this node.",
+    LABELS_GROUPS,
+    details=(
+        "Use the options of the agent of this node: the labels contain what it advertises.",
+        "SIGHUP reloads the settings.",
+    ),
+    is_drop_in=False,
+)
+GPU_FEATURE_DISCOVERY = DaemonProgram(
+    "gpu-feature-discovery",
+    "Publish labels for the GPUs of this node, as NVIDIA's GPU feature discovery does.",
+    GFD_GROUPS,
+    details=("SIGHUP reloads the settings.",),
+)
+# sharing.mps requires an MPS root, but labels do not depend on it.
+_ANY_MPS_ROOT = ContainerSettings(mps_root="/run/nvidia/mps")
+LABELS_DEFAULTS = Settings(containers=_ANY_MPS_ROOT)
+# Like nvidia-device-plugin, it assumes whole GPUs.
+GFD_DEFAULTS = Settings(rules=Rules(), containers=_ANY_MPS_ROOT)
 
 
 def main() -> None:
     """The entry point `gpu-feature-discovery`."""
-    flags = given_flags(PROGRAM, FLAGS, sys.argv[1:], lambda: usage(PROGRAM, FLAGS))
-    given = collect_options(flags, os.environ, NVIDIA_OPTIONS)
-    _run(PROGRAM, given, NVIDIA_DEFAULTS)
+    values = read_option_values(GPU_FEATURE_DISCOVERY, sys.argv[1:])
+    _run(GPU_FEATURE_DISCOVERY, values, GFD_DEFAULTS)
 
 
-def run_labels(flags: Mapping[str, str]) -> None:
-    """`gpuslice labels`. Whoever names a file wants one."""
-    given = dict(collect_options(flags, os.environ, LABELS_OPTIONS))
-    if "output-file" in flags and "mode" not in given:
-        given["mode"] = OptionValue(LabelsMode.FILE.value, "output-file")
-    _run("gpuslice labels", given, DEFAULTS)
+def run_labels_command(args: Sequence[str]) -> None:
+    flags = read_flags(LABELS, args)
+    values = dict(collect_option_values(flags, os.environ, LABELS.options))
+    if "output-file" in flags and "mode" not in values:
+        values["mode"] = OptionValue(LabelsMode.FILE.value, "output-file")
+    _run(LABELS, values, LABELS_DEFAULTS)
 
 
-def _run(program: str, given: OptionValues, defaults: Settings) -> None:
-    try:
-        said = OptionReader(given)
-        configure_logs(
-            said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
-        )
-        asyncio.run(_serve(given, defaults))
-    except (ConfigError, LabelsError) as error:
-        print(f"{program}: {error}", file=sys.stderr)
-        sys.exit(1)
+def _run(program: DaemonProgram, values: OptionValues, defaults: Settings) -> None:
+    with running_daemon(program, values):
+        from gpuslice.programs.feature_discovery import run_feature_discovery
 
+        def load(config_file: Path | None) -> Loaded:
+            loaded = load_settings(values, defaults, config_file)
+            labels = label_settings(loaded.settings.labels, values)
+            return replace(loaded, settings=replace(loaded.settings, labels=labels))
 
-async def _serve(given: OptionValues, defaults: Settings) -> None:
-    from gpuslice.labels.service import LabelService
-
-    path = OptionReader(given).text("config-file", "")
-
-    def load() -> Settings:
-        loaded = load_attributed(given, defaults, Path(path) if path else None)
-        for warning in loaded.warnings:
-            log.warning(warning)
-        return replace(loaded.settings, labels=with_flags(loaded.settings.labels, given))
-
-    publishers = _Publishers(target_of(given))
-    try:
-        await LabelService(load, publishers.by).run()
-    finally:
-        await publishers.close()
-
-
-class _Publishers:
-    """Connects to the API server as soon as labels are to go there."""
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-        self._server: ApiServer | None = None
-
-    def by(self, settings: Settings) -> Publisher:
-        """Raises ConfigError if the labels cannot go where they are to go."""
-        target = self._target
-        match target.mode_with(settings.labels):
-            case LabelsMode.NODE_FEATURE:
-                return AsNodeFeature(
-                    self._api(), target.node_name, target.namespace, target.pod_name
-                )
-            case LabelsMode.NODE:
-                return OnNode(self._api(), target.node_name)
-            case _:
-                path = settings.labels.output_file
-                return ToFile(Path(path)) if path else ToStream(sys.stdout)
-
-    async def close(self) -> None:
-        if self._server is not None:
-            await self._server.close()
-
-    def _api(self) -> NodeLabels:
-        from gpuslice.cluster.client import connect
-        from gpuslice.cluster.errors import ClusterError
-        from gpuslice.cluster.labels import ClusterLabels
-
-        kubeconfig = self._target.kubeconfig
-        if self._server is None:
-            try:
-                self._server = connect(kubeconfig)
-            except ClusterError as error:
-                raise ConfigError("kubeconfig", str(kubeconfig or ""), str(error)) from error
-        return ClusterLabels(self._server)
+        options = StartupOptions(config_file=OptionReader(values).path("config-file"))
+        timing = read_timing(os.environ)
+        run_feature_discovery(load, options, label_target(values), timing)

@@ -1,23 +1,25 @@
 """The `gpuslice` command.
 
-An agent lives for months on every node. Started plainly, it does without the memory and the time
-of what reads command lines for people.
+The daemons do not import Typer: they run on every node for months, and Typer costs memory and
+startup time.
 """
 
 from __future__ import annotations
 
 import sys
 
-from gpuslice.cli.agent import run_agent_command
-from gpuslice.cli.plain import plain_flags
-from gpuslice.config.option_table import OPTIONS
-
 
 def main() -> None:
-    flags = plain_flags(OPTIONS, sys.argv[2:]) if sys.argv[1:2] == ["agent"] else None
-    if flags is not None:
-        run_agent_command(flags)
-        return
-    from gpuslice.cli.commands import app
+    match sys.argv[1:]:
+        case ["agent", *args]:
+            from gpuslice.cli.agent import run_agent_command
 
-    app()
+            run_agent_command(args)
+        case ["labels", *args]:
+            from gpuslice.cli.labels import run_labels_command
+
+            run_labels_command(args)
+        case _:
+            from gpuslice.cli.commands import app
+
+            app()

@@ -1,75 +1,70 @@
-"""`mps-control-daemon`: MPS for replicas, behind the command line of NVIDIA's program."""
+"""`mps-control-daemon`: MPS for replicas, with the command line of NVIDIA's program."""
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from collections.abc import Mapping
+from collections.abc import Sequence
 
-from gpuslice.cli.command_line import given_flags
-from gpuslice.cli.goflags import flags_for, usage
-from gpuslice.cli.outcome import exit_with_message
-from gpuslice.config.attributed import load_attributed
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, collect_options
+from gpuslice.cli.daemon_program import (
+    DaemonProgram,
+    exit_with_message,
+    read_flags,
+    read_option_values,
+    running_daemon,
+)
+from gpuslice.config.agent_options import OPTION_GROUPS
+from gpuslice.config.load import load_settings
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.config.startup_options import startup_options
+from gpuslice.config.timing import read_timing
 from gpuslice.slicing.rules import Rules
-from gpuslice.telemetry.logs import LogFormat, LogLevel, configure_logs
 
-PROGRAM = "mps-control-daemon"
 MOUNT_SHM = "mount-shm"
-# Charts do not tell it where the host has what it finds at /mps; only the plugin has to know.
+PROGRAM = DaemonProgram(
+    "mps-control-daemon",
+    "Run an MPS daemon for every resource of sharing.mps.",
+    OPTION_GROUPS,
+    details=(
+        f"{MOUNT_SHM} mounts the shared memory of the MPS daemons and their clients, and exits.",
+    ),
+    usage=("[flags]", MOUNT_SHM),
+)
+# NVIDIA's chart does not set the MPS root for this program, which finds it at /mps. Only the plugin
+# needs the path on the host.
 DEFAULTS = Settings(
     rules=Rules(),
     containers=ContainerSettings(mps_root="/run/nvidia/mps"),
     wait_for_devices=True,
 )
-FLAGS = flags_for(OPTIONS)
 
 
 def main() -> None:
-    words = [word for word in sys.argv[1:] if word != MOUNT_SHM]
-    flags = given_flags(PROGRAM, FLAGS, words, explain)
+    args = [arg for arg in sys.argv[1:] if arg != MOUNT_SHM]
     if MOUNT_SHM in sys.argv[1:]:
+        read_flags(PROGRAM, args)
         mount()
     else:
-        run(flags)
-
-
-def explain() -> str:
-    return (
-        f"{PROGRAM} [flags]     runs an MPS daemon for every resource of sharing.mps\n"
-        f"{PROGRAM} {MOUNT_SHM}   mounts the memory that they share with containers\n\n"
-        f"{usage(PROGRAM, FLAGS)}"
-    )
+        run(args)
 
 
 def mount() -> None:
     from gpuslice.mps.shm import ShmError, mount_shm
 
-    try:
-        place = mount_shm()
-    except ShmError as error:
-        print(f"{PROGRAM} {MOUNT_SHM}: {error}", file=sys.stderr)
-        sys.exit(1)
-    said = f"mounted {place}" if place else "it is mounted already and stays, for its clients"
-    print(f"{PROGRAM} {MOUNT_SHM}: {said}", file=sys.stderr)
+    command = f"{PROGRAM.name} {MOUNT_SHM}"
+    with exit_with_message(command, ShmError):
+        path = mount_shm()
+    result = f"mounted {path}" if path else "already mounted, and kept for its clients"
+    print(f"{command}: {result}", file=sys.stderr)
 
 
-def run(flags: Mapping[str, str]) -> None:
-    # Until it is handled: who asks for a reload now gets it, as nothing was read yet.
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)
-    given = collect_options(flags, os.environ, OPTIONS)
-    with exit_with_message(PROGRAM):
-        said = OptionReader(given)
-        configure_logs(
-            said.choice("log-level", LogLevel.INFO), said.choice("log-format", LogFormat.TEXT)
-        )
-        # Imported here: gRPC's core reads what configure_logs has set.
-        from gpuslice.agent.mps_daemons import keep_mps_daemons
+def run(args: Sequence[str]) -> None:
+    values = read_option_values(PROGRAM, args)
+    with running_daemon(PROGRAM, values):
+        from gpuslice.programs.mps_daemons import run_mps_daemons
 
-        keep_mps_daemons(
-            lambda path: load_attributed(given, DEFAULTS, path), startup_options(given)
+        run_mps_daemons(
+            lambda path: load_settings(values, DEFAULTS, path),
+            startup_options(values),
+            read_timing(os.environ),
         )

@@ -1,5 +1,5 @@
-"""The API server: the node's labels, events about it.
+"""The API server: labels and events of the node.
 
-Only this package uses lightkube, and imports it inside functions: the modules can be named
-anywhere, and an agent that needs no API server does without the client's memory.
+Only this package imports lightkube, and only inside functions: an agent without an API server saves
+the memory.
 """

@@ -17,7 +17,7 @@ FIELD_MANAGER = "gpuslice"
 
 
 class ApiServer:
-    """Made by `connect`; nothing is sent before it is used."""
+    """Created by `connect`. Nothing is sent before the first request."""
 
     def __init__(self, client: AsyncClient, url: str) -> None:
         self.client = client
@@ -25,15 +25,15 @@ class ApiServer:
 
     @property
     def namespace(self) -> str:
-        """Where this process belongs: its pod's namespace, or that of the kubeconfig's context."""
+        """The namespace of this pod, or that of the context of the kubeconfig."""
         return str(self.client.namespace)
 
     async def close(self) -> None:
         await self.client.close()
 
     @contextlib.contextmanager
-    def errors(self, doing: str) -> Iterator[None]:
-        """Whatever goes wrong inside is a ClusterError that says what was being done."""
+    def errors(self, operation: str) -> Iterator[None]:
+        """Converts every error to a ClusterError that names the operation."""
         import httpx2
         import msgspec
         from lightkube import ApiError
@@ -45,10 +45,10 @@ class ApiServer:
             raise
         except ApiError as error:
             status = error.status.code
-            raise ClusterError(f"{doing}: {_text(error)} ({self.url})", status) from error
+            raise ClusterError(f"{operation}: {_text(error)} ({self.url})", status) from error
         except httpx2.HTTPStatusError as error:
             status = error.response.status_code
-            raise ClusterError(f"{doing}: HTTP status {status} ({self.url})", status) from error
+            raise ClusterError(f"{operation}: HTTP status {status} ({self.url})", status) from error
         except (
             # No connection, or a broken one.
             httpx2.HTTPError,
@@ -56,7 +56,7 @@ class ApiServer:
             OSError,
             # A token file or a credential helper that does not work.
             ConfigError,
-            # An answer that is not the API server's: a proxy's or a load balancer's.
+            # A response of a proxy or a load balancer, not of the API server.
             msgspec.MsgspecError,
             LookupError,
             ValueError,
@@ -64,11 +64,11 @@ class ApiServer:
             AttributeError,
             NotReadyError,
         ) as error:
-            raise ClusterError(f"{doing}: {_text(error)} ({self.url})") from error
+            raise ClusterError(f"{operation}: {_text(error)} ({self.url})") from error
 
 
 def connect(kubeconfig: Path | None = None) -> ApiServer:
-    """By the kubeconfig, or without one by the pod's service account. Raises ClusterError."""
+    """Uses the kubeconfig, or the service account of the pod without one. Raises ClusterError."""
     import httpx2
     from lightkube import AsyncClient
     from lightkube.config.client_adapter import verify_cluster
@@ -85,7 +85,7 @@ def connect(kubeconfig: Path | None = None) -> ApiServer:
             field_manager=FIELD_MANAGER,
             transport=transport,
         )
-    except Exception as error:  # certificates can be wrong in as many ways as there are parsers
+    except Exception as error:  # parsers of certificates raise many types
         where = f"kubeconfig {str(kubeconfig)!r}" if kubeconfig else "the pod's service account"
         raise ClusterError(f"{where} cannot be used: {_text(error)}") from error
     return ApiServer(client, config.cluster.server)
@@ -111,11 +111,11 @@ def _from_kubeconfig(path: Path) -> SingleConfig:
         AttributeError,
     ) as error:
         raise ClusterError(
-            f"kubeconfig {str(path)!r} cannot be used: {_text(error)}; name a kubeconfig with a "
-            "current context, or none to use the pod's service account"
+            f"kubeconfig {str(path)!r} cannot be used: {_text(error)}; use a kubeconfig with a "
+            "current context, or unset it to use the service account of the pod"
         ) from error
     assert config is not None
-    # A context without a user is one that the server lets in anonymously.
+    # A context without a user sends anonymous requests.
     return config if config.user is not None else config._replace(user=User())
 
 
@@ -127,7 +127,7 @@ def _from_service_account() -> SingleConfig:
         config = KubeConfig.from_service_account().get()
     except (OSError, ConfigError, KeyError) as error:
         raise ClusterError(
-            f"there is no API server to talk to: this is not a pod with a service account "
+            f"the API server is unknown: this is not a pod with a service account "
             f"({_text(error)}); set kubeconfig"
         ) from error
     assert config is not None
@@ -135,5 +135,5 @@ def _from_service_account() -> SingleConfig:
 
 
 def _text(error: Exception) -> str:
-    """Some errors of the network have no text of their own."""
+    """Some network errors have no message."""
     return f"{error}" or type(error).__name__

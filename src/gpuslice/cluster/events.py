@@ -1,4 +1,4 @@
-"""Events about the agent's Node, for people who ask `kubectl describe node`."""
+"""Events of the agent's Node, shown by `kubectl describe node`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
+from gpuslice.codes import Code
 from gpuslice.telemetry.logs import Logger
 
 if TYPE_CHECKING:
@@ -18,11 +19,11 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-# Events about objects without a namespace live here.
+# The namespace of events about objects without a namespace.
 _NAMESPACE = "default"
-# The API server refuses longer ones.
+# Bytes. The API server rejects longer messages.
 _LONGEST_MESSAGE = 1024
-# Of the name, which has 253 characters with the digest.
+# Of the name, which has 253 characters at most with the digest.
 _LONGEST_STEM = 236
 _COMPONENT = "gpuslice-agent"
 
@@ -34,11 +35,11 @@ class EventType(Enum):
 
 class Events(Protocol):
     async def record(self, reason: str, message: str, kind: EventType) -> None:
-        """`reason` is one word in CamelCase; a message should read the same when it recurs."""
+        """`reason` is one word in CamelCase; a message must be the same when it recurs."""
 
 
 class NoEvents:
-    """Where no API server listens."""
+    """For programs without an API server."""
 
     async def record(self, reason: str, message: str, kind: EventType) -> None:
         pass
@@ -56,37 +57,42 @@ class NodeEvents:
 async def record(
     api: ApiServer, node: str, reason: str, message: str, kind: EventType = EventType.NORMAL
 ) -> None:
-    """The same event again raises the count of the first, even after a restart of the agent.
+    """An event that recurs increments the count of the first, even after a restart of the agent.
 
-    An event that cannot be written is logged: nothing depends on it.
+    A failure is logged: nothing depends on events.
     """
-    message = _fitting(message)
+    message = _shortened(message)
     name = event_name(node, reason, message, kind)
     try:
-        if not await _raise_count(api, name):
+        if not await _increment_count(api, name):
             with api.errors(f"creating event {name!r}"):
                 await api.client.create(_event(node, name, reason, message, kind))
     except ClusterError as error:
-        log.warning("the event was not recorded", event_reason=reason, reason=error)
+        log.warning(
+            Code.EVENT_NOT_RECORDED,
+            "cannot record an event of the node",
+            event_reason=reason,
+            reason=error,
+        )
 
 
 def event_name(node: str, reason: str, message: str, kind: EventType) -> str:
-    """The name is what makes two events the same."""
+    """Equal events have equal names."""
     content = "\0".join((node, reason, message, kind.value)).encode()
     return f"{node[:_LONGEST_STEM].rstrip('-.')}.{hashlib.sha256(content).hexdigest()[:16]}"
 
 
-async def _raise_count(api: ApiServer, name: str) -> bool:
-    """Whether there was such an event: the API server forgets them after an hour."""
+async def _increment_count(api: ApiServer, name: str) -> bool:
+    """Returns whether the event exists: the API server deletes events after an hour."""
     from lightkube.resources.core_v1 import Event
     from lightkube.types import PatchType
 
     try:
         with api.errors(f"counting event {name!r}"):
             known = await api.client.get(Event, name, namespace=_NAMESPACE)
-            again = {"count": (known.count or 1) + 1, "lastTimestamp": _written(_now())}
+            patch = {"count": (known.count or 1) + 1, "lastTimestamp": _formatted(_now())}
             await api.client.patch(
-                Event, name, again, namespace=_NAMESPACE, patch_type=PatchType.MERGE
+                Event, name, patch, namespace=_NAMESPACE, patch_type=PatchType.MERGE
             )
     except ClusterError as error:
         if error.status == HTTPStatus.NOT_FOUND:
@@ -103,7 +109,7 @@ def _event(node: str, name: str, reason: str, message: str, kind: EventType) -> 
     now = _now()
     return Event(
         metadata=ObjectMeta(name=name, namespace=_NAMESPACE),
-        # `kubectl describe node` looks for the name in the place of the uid, as the kubelet writes.
+        # `kubectl describe node` searches by this uid: the kubelet writes the name there, too.
         involvedObject=ObjectReference(apiVersion="v1", kind="Node", name=node, uid=node),
         reason=reason,
         message=message,
@@ -117,7 +123,7 @@ def _event(node: str, name: str, reason: str, message: str, kind: EventType) -> 
     )
 
 
-def _fitting(message: str) -> str:
+def _shortened(message: str) -> str:
     if len(message.encode()) <= _LONGEST_MESSAGE:
         return message
     cut = message.encode()[: _LONGEST_MESSAGE - len("…".encode())]
@@ -125,9 +131,9 @@ def _fitting(message: str) -> str:
 
 
 def _now() -> datetime.datetime:
-    # The API keeps whole seconds here and refuses anything finer.
+    # The API accepts whole seconds only.
     return datetime.datetime.now(datetime.UTC).replace(microsecond=0)
 
 
-def _written(moment: datetime.datetime) -> str:
+def _formatted(moment: datetime.datetime) -> str:
     return moment.strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,4 +1,4 @@
-"""Brings labels to the API server: as a NodeFeature for NFD, or straight to the Node."""
+"""Writes labels to the API server: to a NodeFeature object, or to the Node."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from gpuslice.labels.node_feature import Owner
 if TYPE_CHECKING:
     from lightkube.generic_resource import GenericNamespacedResource
 
-# How often somebody else may change the object between our reading and writing it.
-_TRIES = 3
+# Attempts to update an object while other clients update it, too.
+_ATTEMPTS = 3
 
 
 class ClusterLabels:
-    """Implements `labels.publish.NodeLabels`: every failure is a PublishError."""
+    """Implements `labels.publishers.NodeLabels`: every failure is a PublishError."""
 
     def __init__(self, api: ApiServer) -> None:
         self._api = api
 
     async def apply_node_feature(self, body: Mapping[str, object]) -> bool:
-        """Reads, creates and updates, since that is what NVIDIA's role allows; it has no patch."""
+        """Uses get, create and update, because the role of NVIDIA's chart does not allow patch."""
         metadata = _section(body, "metadata")
-        doing = f"writing NodeFeature {metadata['namespace']}/{metadata['name']}"
-        with self._errors(doing):
-            for _ in range(_TRIES - 1):
+        operation = f"writing NodeFeature {metadata['namespace']}/{metadata['name']}"
+        with self._errors(operation):
+            for _ in range(_ATTEMPTS - 1):
                 with contextlib.suppress(_Conflict):
                     return await self._put_node_feature(body)
             return await self._put_node_feature(body)
@@ -60,11 +60,11 @@ class ClusterLabels:
         metadata = found.metadata
         if metadata is None or not metadata.uid:
             raise PublishError(f"pod {namespace}/{pod} has no uid")
-        above = tuple(
+        owners = tuple(
             Owner(owner.apiVersion, owner.kind, owner.name, owner.uid)
             for owner in metadata.ownerReferences or ()
         )
-        return Owner("v1", "Pod", pod, metadata.uid), above
+        return Owner("v1", "Pod", pod, metadata.uid), owners
 
     async def _put_node_feature(self, body: Mapping[str, object]) -> bool:
         import httpx2
@@ -87,8 +87,8 @@ class ClusterLabels:
                 raise _Conflict(str(error), status) from error
             if status == HTTPStatus.NOT_FOUND:
                 raise ClusterError(
-                    f"there is no namespace {metadata['namespace']!r} or no NodeFeature API; "
-                    "install node-feature-discovery, or label the Node itself",
+                    f"namespace {metadata['namespace']!r} or the NodeFeature API does not exist; "
+                    "install node-feature-discovery, or publish labels on the Node",
                     status,
                 ) from error
             raise
@@ -105,16 +105,16 @@ class ClusterLabels:
             return None
 
     @contextlib.contextmanager
-    def _errors(self, doing: str) -> Iterator[None]:
+    def _errors(self, operation: str) -> Iterator[None]:
         try:
-            with self._api.errors(doing):
+            with self._api.errors(operation):
                 yield
         except ClusterError as error:
             raise PublishError(str(error)) from error
 
 
 class _Conflict(ClusterError):
-    """Somebody else was faster."""
+    """Another client has changed the object."""
 
 
 def _node_feature() -> type[GenericNamespacedResource]:
@@ -124,13 +124,13 @@ def _node_feature() -> type[GenericNamespacedResource]:
 
 
 def _holds(found: Mapping[str, object], wanted: Mapping[str, object]) -> bool:
-    """Whether nothing is missing and no label is left that should be gone."""
+    """Whether the object has everything that is wanted, and no other label."""
     labels = _section(found, "spec").get("labels")
     return labels == _section(wanted, "spec").get("labels") and _contains(found, wanted)
 
 
 def _contains(found: object, wanted: object) -> bool:
-    """Others may add what they like; an empty section may be left out."""
+    """Other clients may add fields, and an empty section may be missing."""
     if isinstance(wanted, Mapping):
         present = found if isinstance(found, Mapping) else {}
         return all(_contains(present.get(key), value) for key, value in wanted.items())

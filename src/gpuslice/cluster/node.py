@@ -1,4 +1,4 @@
-"""Follows the agent's own Node."""
+"""Watches the agent's own Node."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from collections.abc import AsyncGenerator, AsyncIterable
 from http import HTTPStatus
 from typing import TYPE_CHECKING, cast
 
-from gpuslice.cluster.backoff import Backoff
+from gpuslice.backoff import Backoff
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
-from gpuslice.telemetry.logs import Logger
+from gpuslice.codes import Code
+from gpuslice.telemetry.conditions import Conditions
+from gpuslice.telemetry.logs import Logger, LogLevel
 
 if TYPE_CHECKING:
     from lightkube.resources.core_v1 import Node
 
 log = Logger(__name__)
 
-# How long the server keeps a watch open: long, and not the same for all nodes of a cluster.
+# How long the server keeps a watch open. It differs from node to node to spread the load.
 _WATCH_SECONDS = (240, 360)
-# A watch that outlives this was forgotten by the server.
+# The server has dropped a watch that lasts longer.
 _GRACE_SECONDS = 30
 _NOTHING = object()
+_API_SERVER = "API server"
 
 
 async def watch_label(
@@ -31,22 +34,29 @@ async def watch_label(
 ) -> AsyncGenerator[str | None, None]:
     """Yields the label's value (None: the Node has none), then every new one.
 
-    Never ends and never fails: while the API server is away, the last value holds.
+    Never ends and never fails: while the API server is down, the last value is kept.
     """
     seen: object = _NOTHING
-    outage = _Outage(api.url)
+    conditions = Conditions(log)
     backoff = Backoff()
     while True:
         try:
             async with contextlib.aclosing(_follow(api, node_name)) as nodes:
                 async for node in nodes:
-                    outage.over()
+                    conditions.clear(
+                        _API_SERVER,
+                        Code.API_SERVER_AVAILABLE,
+                        "the API server answers again",
+                        server=api.url,
+                    )
                     backoff.reset()
                     value = _value(node, label)
                     if node is None and seen is not _NOTHING:
-                        continue  # a Node that was deleted has moved nowhere
+                        continue  # the Node was deleted, and its last label is kept
                     if node is None:
-                        log.warning("the API server does not know this node", node=node_name)
+                        log.warning(
+                            Code.NODE_NOT_FOUND, "the API server has no such node", node=node_name
+                        )
                     if value != seen:
                         seen = value
                         yield value
@@ -54,12 +64,19 @@ async def watch_label(
         except ClusterError as error:
             if error.status == HTTPStatus.GONE:
                 continue
-            outage.begin(error)
+            if _API_SERVER not in conditions:  # the reason may differ in each attempt
+                conditions.set(
+                    _API_SERVER,
+                    Code.API_SERVER_UNAVAILABLE,
+                    "the API server does not answer, keeping its last answer",
+                    error,
+                    level=LogLevel.WARNING,
+                )
         await asyncio.sleep(backoff.seconds())
 
 
 async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None]:
-    """The Node as it is now (None: there is none) and as it becomes, for some minutes."""
+    """Yields the Node (None: it does not exist), then each change of it, for some minutes."""
     from lightkube.resources.core_v1 import Node
 
     listed = api.client.list(Node, fields={"metadata.name": name})
@@ -79,7 +96,7 @@ async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None
     async with contextlib.aclosing(_generator(watch)) as events:
         while True:
             try:
-                # Not around the `yield`: the time would run while the reader works.
+                # Not around the `yield`, which takes as long as the caller takes.
                 async with asyncio.timeout_at(deadline):
                     with api.errors(f"watching node {name!r}"):
                         event, node = await anext(events)
@@ -92,7 +109,7 @@ async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None
 def _generator(
     watch: AsyncIterable[tuple[str, Node]],
 ) -> AsyncGenerator[tuple[str, Node], None]:
-    """lightkube promises less than it returns; what it returns can be closed."""
+    """lightkube's signature is too narrow: what it returns can be closed."""
     return cast("AsyncGenerator[tuple[str, Node], None]", watch)
 
 
@@ -100,21 +117,3 @@ def _value(node: Node | None, label: str) -> str | None:
     if node is None or node.metadata is None:
         return None
     return (node.metadata.labels or {}).get(label)
-
-
-class _Outage:
-    """Says once that the API server is away, and once that it is back."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._told = False
-
-    def begin(self, error: ClusterError) -> None:
-        if not self._told:
-            self._told = True
-            log.warning("the API server does not answer; what it said last holds", reason=error)
-
-    def over(self) -> None:
-        if self._told:
-            self._told = False
-            log.info("the API server answers again", server=self._url)

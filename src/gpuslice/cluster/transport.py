@@ -1,4 +1,4 @@
-"""How requests leave: not too many a second, over connections whose death is noticed."""
+"""HTTP transport with a rate limit and TCP keepalive."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import ssl
 
 import httpx2
 
-# Go's Kubernetes client allows itself the same.
+# The defaults of the Go client of Kubernetes.
 _REQUESTS_PER_SECOND = 5.0
 _BURST = 10
 
-# A watch is silent for minutes; without these the death of its peer would be silent, too.
+# A watch can be idle for minutes. Without keepalive, a lost connection would not be detected.
 _KEEPALIVE = (
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 30),
@@ -22,12 +22,12 @@ _KEEPALIVE = (
 
 
 class Transport(httpx2.AsyncHTTPTransport):
-    """Paces requests, since a watch that ends at once is begun anew at once by the client."""
+    """Limits the rate of requests: the client restarts a watch without delay when it ends."""
 
     def __init__(self, tls: ssl.SSLContext) -> None:
         super().__init__(verify=tls, socket_options=_KEEPALIVE)
-        self._allowed = float(_BURST)
-        self._counted_at: float | None = None
+        self._tokens = float(_BURST)
+        self._refilled_at: float | None = None
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         delay = self._take(asyncio.get_running_loop().time())
@@ -36,10 +36,10 @@ class Transport(httpx2.AsyncHTTPTransport):
         return await super().handle_async_request(request)
 
     def _take(self, now: float) -> float:
-        """Takes one request from the allowance; returns how long it has to wait."""
-        if self._counted_at is not None:
-            grown = self._allowed + (now - self._counted_at) * _REQUESTS_PER_SECOND
-            self._allowed = min(float(_BURST), grown)
-        self._counted_at = now
-        self._allowed -= 1
-        return max(0.0, -self._allowed / _REQUESTS_PER_SECOND)
+        """Takes a token for one request. Returns the seconds to wait before it is sent."""
+        if self._refilled_at is not None:
+            refilled = self._tokens + (now - self._refilled_at) * _REQUESTS_PER_SECOND
+            self._tokens = min(float(_BURST), refilled)
+        self._refilled_at = now
+        self._tokens -= 1
+        return max(0.0, -self._tokens / _REQUESTS_PER_SECOND)

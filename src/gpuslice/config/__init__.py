@@ -1,1 +1,1 @@
-"""Settings: their schema, where they come from, and which source wins."""
+"""Settings: options, the configuration file, the order of precedence, and validation."""

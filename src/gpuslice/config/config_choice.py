@@ -1,4 +1,4 @@
-"""Which of several configurations counts on this node, and what may be one."""
+"""Chooses the configuration of this node, and checks that it is a file that can be read."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from pathlib import Path
 
 from gpuslice.config.errors import ConfigError
 
-_NAMED = "default"
+_DEFAULT_NAME = "default"
 _NULL_DEVICE = os.makedev(1, 3)
-_KINDS = {
-    stat.S_IFIFO: "a pipe, which may never end and can be read only once",
+_FILE_TYPES = {
+    stat.S_IFIFO: "a pipe, which can be read only once and may never end",
     stat.S_IFDIR: "a directory",
     stat.S_IFSOCK: "a socket",
 }
 
 
 class Fallback(Enum):
-    """What to do on a node whose label names no configuration."""
+    """What to do on a node without the label, if there is no default configuration."""
 
-    NAMED = "named"  # take the one that is called `default`
-    SINGLE = "single"  # take the only one there is
-    EMPTY = "empty"  # do without
+    NAMED = "named"  # use the configuration with the name `default`
+    SINGLE = "single"  # use the only configuration
+    EMPTY = "empty"  # use an empty configuration
 
 
 def choose_config(
@@ -33,53 +33,52 @@ def choose_config(
     default: str = "",
     fallbacks: Sequence[Fallback] = (),
 ) -> str | None:
-    """The name of the configuration, or None for the empty one.
+    """The name of the configuration, or None for an empty one.
 
-    A label that names nothing is an error and not a reason to fall back: someone wanted something
-    else for this node. The caller keeps what it has until the label is right.
+    Raises ConfigError if the label names a configuration that does not exist. The fallbacks do not
+    apply then: the operator wants another configuration for this node.
     """
     for field, name in (("node label", label), ("default-config", default)):
         if name:
             if name not in available:
                 raise ConfigError(
-                    field, name, f"there is no such configuration; {_list(available)}"
+                    field, name, f"there is no such configuration; {_remedy(available)}"
                 )
             return name
     for fallback in fallbacks:
         if fallback is Fallback.EMPTY:
             return None
-        if fallback is Fallback.NAMED and _NAMED in available:
-            return _NAMED
+        if fallback is Fallback.NAMED and _DEFAULT_NAME in available:
+            return _DEFAULT_NAME
         if fallback is Fallback.SINGLE and len(available) == 1:
             return available[0]
     tried = ", ".join(fallback.value for fallback in fallbacks) or "none is set"
     raise ConfigError(
         "node label",
         label or "",
-        f"the node has none, default-config is not set and no fallback helps ({tried}); "
-        f"{_list(available)}",
+        "the node does not have the label, default-config is not set and no fallback strategy "
+        f"applies ({tried}); {_remedy(available)}",
     )
 
 
 def check_config_file(path: Path) -> None:
-    """Raises ConfigError for what cannot be read whole, and again, without waiting for anybody.
-
-    What cannot be looked at is left to who reads it.
-    """
+    """Raises ConfigError for files that block a reader or that cannot be read twice."""
     try:
         found = path.stat()
     except OSError:
-        return
+        return  # reading the file fails with the same reason
     is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_DEVICE
     if stat.S_ISREG(found.st_mode) or is_null:
         return
-    kind = _KINDS.get(stat.S_IFMT(found.st_mode), "a device")
+    file_type = _FILE_TYPES.get(stat.S_IFMT(found.st_mode), "a device")
     raise ConfigError(
         "config-file",
         str(path),
-        f"it is {kind}; give a regular file, or /dev/null for an empty one",
+        f"it is {file_type}; use a regular file, or /dev/null for an empty configuration",
     )
 
 
-def _list(available: Sequence[str]) -> str:
-    return f"choose one of {', '.join(sorted(available))}" if available else "none is there at all"
+def _remedy(available: Sequence[str]) -> str:
+    if not available:
+        return "add a configuration: there is none"
+    return f"choose one of {', '.join(sorted(available))}"

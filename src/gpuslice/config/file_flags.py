@@ -1,45 +1,43 @@
-"""What the file says of settings that have a flag too: the text that the flag would have."""
+"""Keys of the configuration file that also have a flag, as option values."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
 
 import msgspec
 
 from gpuslice.config.file_schema import ConfigFile
-from gpuslice.config.option import Kind, Option
+from gpuslice.config.option_definition import Option, OptionKind
 from gpuslice.config.option_values import OptionValue
 
 
-def file_texts(file: ConfigFile, options: Iterable[Option]) -> dict[str, OptionValue]:
+def option_values_in_file(
+    file: ConfigFile, path: Path, options: Iterable[Option]
+) -> dict[str, OptionValue]:
     document = msgspec.to_builtins(file)
-    texts = {option: _text(option, _at(document, option.key)) for option in options if option.key}
+    found = {option: _value_at(document, option.key) for option in options if option.key}
     return {
-        option.name: OptionValue(text, option.key)
-        for option, text in texts.items()
-        if text is not None
+        option.name: OptionValue(_as_flag(option, value), option.key, path, value)
+        for option, value in found.items()
+        if value is not None
     }
 
 
-def file_value(file: ConfigFile, key: str) -> object:
-    """What stands in the file at this key; None: nothing."""
-    return _at(msgspec.to_builtins(file), key)
-
-
-def _at(document: object, key: str) -> object:
-    for part in key.split("."):
+def _value_at(document: object, key: str) -> object:
+    """None if the file does not have the key."""
+    for name in key.split("."):
         if not isinstance(document, dict):
             return None
-        document = document.get(part)
+        document = document.get(name)
     return document
 
 
-def _text(option: Option, value: object) -> str | None:
-    """As the flag would have it; the comma tells a list of one device from a number of devices."""
-    if value is None:
-        return None
+def _as_flag(option: Option, value: object) -> str:
+    """The text that the flag would have. `[2]` becomes `2,`: `2` would be a number of devices."""
     if isinstance(value, bool):
-        words = ("false" if option.kind is Kind.SWITCH else "off", "true")
+        # YAML reads a bare `off` as false.
+        words = ("false" if option.kind is OptionKind.SWITCH else "off", "true")
         return words[value]
     if isinstance(value, list | tuple):
         return "".join(f"{item}," for item in value)

@@ -1,142 +1,159 @@
-"""The parts of the file that no flag has: names, replicas, how labels are published."""
+"""Parses and validates the configuration file."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations, product
+from pathlib import Path
 
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.file_content import FileContent
+from gpuslice.config.file_flags import option_values_in_file
 from gpuslice.config.file_schema import (
-    ConfigFile,
     GfdFlags,
     LimitedResources,
     NamedDevices,
     ReplicatedResources,
+    Sharing,
+    read_config_file,
 )
-from gpuslice.config.file_sections import FileSections
-from gpuslice.config.option_values import OptionValue
-from gpuslice.config.settings import LabelSettings, Nested, final_name
-from gpuslice.config.value_parsers import interval_seconds, memory_reserve, resource_name, selection
+from gpuslice.config.settings import LabelSettings, Nested
+from gpuslice.config.value_parsers import (
+    parse_interval,
+    parse_memory_reserve,
+    parse_resource_name,
+    parse_selection,
+)
 from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
 
 _SHARED = ".shared"
+_NO_NAME = "no name specified; use a resource name, for example nvidia.com/gpu"
 
 
-def file_rules(file: ConfigFile) -> FileSections:
-    time_slicing = _replicas(
-        file.sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
-    )
-    reserve_mib = _reserve(file.sharing.mps)
-    mps = tuple(
-        replace(rule, reserve_mib=reserve_mib)
-        for rule in _replicas(file.sharing.mps, SharingStrategy.MPS, "sharing.mps")
-    )
-    _check_one_strategy_a_name(time_slicing, mps)
-    replicas = (*time_slicing, *mps)
-    _check_claims(replicas)
-    return FileSections(
-        gpus=_names("resources.gpus", file.resources.gpus),
-        mig=_names("resources.mig", file.resources.mig),
-        replicas=replicas,
-        memory=file.sharing.memory is not None,
+def parse_config_file(path: Path, *, lenient: bool = False) -> FileContent:
+    """Raises ConfigError. With `lenient`, an unknown key is a warning."""
+    file, unknown = read_config_file(path, lenient=lenient)
+    return FileContent(
+        values=option_values_in_file(file, path, OPTIONS),
+        gpus=_name_rules("resources.gpus", file.resources.gpus),
+        mig=_name_rules("resources.mig", file.resources.mig),
+        replicas=_replica_rules(file.sharing),
         labels=_labels(file.flags.gfd, use_node_feature_api=file.flags.use_node_feature_api),
+        has_memory=file.sharing.memory is not None,
+        warnings=unknown,
     )
 
 
-def _names(place: str, entries: tuple[NamedDevices, ...]) -> tuple[NameRule, ...]:
+def _name_rules(section: str, entries: tuple[NamedDevices, ...]) -> tuple[NameRule, ...]:
     rules = []
     for position, entry in enumerate(entries):
-        where = f"{place}[{position}]"
+        key = f"{section}[{position}]"
         if not entry.pattern:
-            raise ConfigError(f"{where}.pattern", entry.pattern, "no pattern specified; write *")
+            raise ConfigError(f"{key}.pattern", entry.pattern, "no pattern specified; use *")
         if not entry.name:
-            raise ConfigError(f"{where}.name", entry.name, "no name specified; as nvidia.com/gpu")
+            raise ConfigError(f"{key}.name", entry.name, _NO_NAME)
         rules.append(
             NameRule(
                 entry.pattern,
-                resource_name(f"{where}.name", entry.name),
-                _nested(f"{where}.nested", entry.nested),
+                parse_resource_name(f"{key}.name", entry.name),
+                _nested(f"{key}.nested", entry.nested),
             )
         )
     return tuple(rules)
 
 
+def _replica_rules(sharing: Sharing) -> tuple[ReplicaRule, ...]:
+    time_slicing = _rules_of_strategy(
+        sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
+    )
+    reserve_mib = _reserve(sharing.mps)
+    mps = tuple(
+        replace(rule, reserve_mib=reserve_mib)
+        for rule in _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps")
+    )
+    _check_names(time_slicing, mps)
+    _check_devices((*time_slicing, *mps))
+    return (*time_slicing, *mps)
+
+
 def _reserve(section: LimitedResources | None) -> int:
     if section is None or section.reserve is None:
         return 0
-    return memory_reserve(OptionValue(str(section.reserve), "sharing.mps.reserve"))
+    return parse_memory_reserve("sharing.mps.reserve", str(section.reserve))
 
 
-def _replicas(
-    section: ReplicatedResources | None, strategy: SharingStrategy, place: str
+def _rules_of_strategy(
+    section: ReplicatedResources | None, strategy: SharingStrategy, section_key: str
 ) -> tuple[ReplicaRule, ...]:
     if section is None:
         return ()
     if not section.resources:
+        # NVIDIA's words, for people who search for them.
         raise ConfigError(
-            f"{place}.resources", [], "no resources specified; list at least one with its replicas"
+            f"{section_key}.resources",
+            [],
+            "no resources specified; list at least one with its replicas",
         )
-    # A client of MPS was promised its share alone; with time-slicing nobody is promised anything.
+    # A replica of MPS has its own limits, so several replicas need an explicit setting. Replicas of
+    # time-slicing have no limits.
     fail = section.fail_requests_greater_than_one
     fails = strategy is SharingStrategy.MPS if fail is None else fail
-    return tuple(_rules(section, strategy, place, fails=fails))
+    return tuple(_rules_of_section(section, strategy, section_key, fails=fails))
 
 
-def _rules(
-    section: ReplicatedResources, strategy: SharingStrategy, place: str, *, fails: bool
+def _rules_of_section(
+    section: ReplicatedResources, strategy: SharingStrategy, section_key: str, *, fails: bool
 ) -> Iterator[ReplicaRule]:
     for position, entry in enumerate(section.resources):
-        where = f"{place}.resources[{position}]"
+        key = f"{section_key}.resources[{position}]"
         if not entry.name:
-            raise ConfigError(f"{where}.name", entry.name, "no name specified; as nvidia.com/gpu")
+            raise ConfigError(f"{key}.name", entry.name, _NO_NAME)
         if entry.replicas is None or entry.replicas < 1:
-            raise ConfigError(
-                f"{where}.replicas", entry.replicas, "number of replicas must be >= 1"
-            )
-        name = resource_name(f"{where}.name", entry.name)
+            # NVIDIA's words, for people who search for them.
+            raise ConfigError(f"{key}.replicas", entry.replicas, "number of replicas must be >= 1")
+        name = parse_resource_name(f"{key}.name", entry.name)
         rename = entry.rename or (name + _SHARED if section.rename_by_default else None)
         yield ReplicaRule(
             strategy,
             name,
             entry.replicas,
-            None if rename is None else resource_name(f"{where}.rename", rename),
-            selection(f"{where}.devices", entry.devices),
+            None if rename is None else parse_resource_name(f"{key}.rename", rename),
+            parse_selection(f"{key}.devices", entry.devices),
             fails,
-            _nested(f"{where}.nested", entry.nested),
+            _nested(f"{key}.nested", entry.nested),
         )
 
 
 def _nested(
     field: str,
-    value: str | bool | None,  # noqa: FBT001 (as the file has it)
+    value: str | bool | None,  # noqa: FBT001 (the type of the key)
 ) -> bool | None:
-    """`host` and `off`, as the node's own setting has them, or a boolean."""
+    """`host`, `off` or a boolean. None if the node's own setting applies."""
     if value is None or isinstance(value, bool):
         return value
     if value == Nested.GUEST.value:
         raise ConfigError(
-            field, value, "a node is a guest as a whole (flags.nested); use host or off here"
+            field, value, "a node is a guest as a whole: set flags.nested; use host or off here"
         )
     if value not in (Nested.HOST.value, Nested.OFF.value):
         raise ConfigError(field, value, "choose one of host, off")
     return value == Nested.HOST.value
 
 
-def _check_one_strategy_a_name(
-    time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, ...]
-) -> None:
-    both = {final_name(rule) for rule in time_slicing} & {final_name(rule) for rule in mps}
+def _check_names(time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, ...]) -> None:
+    both = {rule.resource for rule in time_slicing} & {rule.resource for rule in mps}
     if both:
         raise ConfigError(
             "sharing.mps",
             sorted(both)[0],
-            "sharing.timeSlicing offers replicas under this name too; set rename for one of them",
+            "sharing.timeSlicing uses the same resource name; set rename for one of them",
         )
 
 
-def _check_claims(rules: tuple[ReplicaRule, ...]) -> None:
-    """What a glance at the rules shows; the node's devices show the rest."""
+def _check_devices(rules: tuple[ReplicaRule, ...]) -> None:
+    """Reject conflicts that are visible without the devices of the node."""
     for one, other in combinations(rules, 2):
         if one.name != other.name:
             continue
@@ -144,19 +161,23 @@ def _check_claims(rules: tuple[ReplicaRule, ...]) -> None:
             raise ConfigError(
                 "sharing",
                 one.name,
-                "one rule takes all of its devices and another rule some of them; "
-                "list devices in each",
+                "two rules select the same devices, and one of them selects all; "
+                "list devices in each rule",
             )
         for a, b in product(one.devices.references, other.devices.references):
             if a == b:
-                raise ConfigError("sharing", a, f"two rules for {one.name} name this device")
+                raise ConfigError(
+                    "sharing",
+                    a,
+                    f"two rules for {one.name} use this device; list it in one of them only",
+                )
 
 
 def _labels(gfd: GfdFlags, *, use_node_feature_api: bool | None) -> LabelSettings:
     default = LabelSettings()
     interval = default.sleep_seconds
     if gfd.sleep_interval is not None:
-        interval = interval_seconds("flags.gfd.sleepInterval", gfd.sleep_interval)
+        interval = parse_interval("flags.gfd.sleepInterval", gfd.sleep_interval)
     return LabelSettings(
         oneshot=bool(gfd.oneshot),
         no_timestamp=bool(gfd.no_timestamp),

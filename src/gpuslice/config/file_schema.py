@@ -1,4 +1,4 @@
-"""The configuration file: NVIDIA's v1 layout with gpuslice's `sharing.memory` and more."""
+"""The schema of the configuration file: NVIDIA's v1 layout and gpuslice's own keys."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import msgspec
 from msgspec import field
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.type_errors import explain
-from gpuslice.config.unknown_keys import without_unknown
+from gpuslice.config.type_errors import type_error
+from gpuslice.config.unknown_keys import remove_unknown_keys
 from gpuslice.config.yaml_document import read_document
 
 
 class _Section(msgspec.Struct, frozen=True, rename="camel"):
-    """A key that nobody wrote is None, so that the next source is asked."""
+    """A missing key is None, so that the default of the entry point applies."""
 
 
 class PluginFlags(_Section, frozen=True):
@@ -76,7 +76,7 @@ class Mps(_Section, frozen=True):
 class MemorySharing(_Section, frozen=True):
     resource: str | None = None
     devices: str | int | tuple[str | int, ...] | None = None
-    # A number alone is refused with the units there are.
+    # A number without a unit is rejected later, with an error that lists the units.
     unit: str | int | float | None = None
     reserve: str | int | float | None = None
     threads: str | None = None
@@ -126,23 +126,27 @@ class ConfigFile(_Section, frozen=True):
 
 
 def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
-    """The file, and the unknown keys that a lenient reader passes over."""
+    """The file, and a warning for each unknown key, which is an error unless `lenient`."""
     try:
-        document, unknown = without_unknown(read_document(path), ConfigFile)
+        document, unknown = remove_unknown_keys(read_document(path), ConfigFile)
     except RecursionError as error:
-        raise ConfigError("config-file", str(path), "a part of it contains itself") from error
+        raise ConfigError(
+            "config-file",
+            str(path),
+            "it is nested too deeply; a YAML alias must not refer to a section that contains it",
+        ) from error
     if unknown and not lenient:
         raise ConfigError("config-file", str(path), "; ".join(unknown))
     try:
         file = msgspec.convert(document, ConfigFile)
     except msgspec.ValidationError as error:
-        raise explain(error, document, ConfigFile, path) from error
+        raise type_error(error, document, ConfigFile, path) from error
     if file.version not in ("", "v1"):
-        raise ConfigError("version", file.version, "unknown version; write v1")
+        raise ConfigError("version", file.version, "unknown version; use v1")
     return file, unknown
 
 
-def is_key(field: str) -> bool:
-    """Whether this names a place of the file, as `sharing.mps.resources[0].name` does."""
+def is_file_key(field: str) -> bool:
+    """Whether this is a key of the file, for example `sharing.mps.resources[0].name`."""
     top = re.split(r"[.\[]", field, maxsplit=1)[0]
     return any(top == section.encode_name for section in msgspec.structs.fields(ConfigFile))

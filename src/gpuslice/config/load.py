@@ -1,207 +1,60 @@
-"""Flag, then environment, then file, then default: the first that speaks wins."""
+"""Loads the settings. Order of precedence: flag, environment variable, file, default."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.config.build_settings import build_settings
 from gpuslice.config.config_choice import check_config_file
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.file_sections import FileSections
-from gpuslice.config.health_options import health_settings
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import OptionReader, OptionValue, OptionValues
-from gpuslice.config.settings import (
-    NESTED_ENV,
-    CdiSettings,
-    ContainerSettings,
-    DeviceList,
-    MemorySettings,
-    Nested,
-    Settings,
-)
-from gpuslice.config.value_parsers import memory_reserve, memory_selection, memory_unit
-from gpuslice.slicing.rules import ALL, DEFAULT_NAME, NameRule, Rules, Selection
-
-# Whoever names one of these wants memory to be cut.
-_MEMORY_WISHES = (
-    "resource", "memory-devices", "memory-unit", "memory-reserve", "threads", "mps-pipe",
-)  # fmt: skip
-_CDI_FEATURES = frozenset({
-    "enable-explicit-driver-libraries", "disable-nvsandboxutils", "enable-coherent-annotations",
-    "disable-multiple-csv-devices", "no-additional-gids-for-device-nodes",
-    "disable-ipc-discoverer",
-})  # fmt: skip
-_CDI_HOOKS = frozenset({
-    "all", "chmod", "create-symlinks", "disable-device-node-modification", "enable-cuda-compat",
-    "update-application-profile", "update-ldcache",
-})  # fmt: skip
+from gpuslice.config.file_content import FileContent
+from gpuslice.config.option_values import OptionReader, OptionValues, with_source
+from gpuslice.config.settings import Settings
+from gpuslice.config.settings_warnings import settings_warnings
 
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
     settings: Settings
-    # What an operator should hear of, in sentences.
+    # For the log.
     warnings: tuple[str, ...] = ()
 
 
 def load_settings(
-    given: OptionValues, defaults: Settings | None = None, config_file: Path | None = None
+    values: OptionValues, defaults: Settings | None = None, config_file: Path | None = None
 ) -> Loaded:
-    """Reads and checks everything anew; raises ConfigError and changes nothing if it is wrong.
+    """Read and validate all settings.
 
-    `config_file` is the file to read now; None stands for an empty one.
+    `values` are those of flags and environment variables. `config_file` is the file to read now;
+    without it, the file counts as empty. Raises ConfigError, which names the flag, the variable, or
+    the file and its key.
     """
-    base = defaults or Settings()
-    in_file, rules, warnings = _read(
-        config_file, lenient=OptionReader(given).switch("lenient", False)
-    )
-    said = OptionReader({**in_file, **given})
-    nested = said.choice("nested", base.nested)
-    health, odd_xids = health_settings(
-        said.said("disabled-xids"),
-        said.said("enabled-xids"),
-        watch=said.switch("health-checks", base.health.enabled),
-    )
-    memory = _memory_devices(said, given, rules, base.rules.memory)
-    settings = replace(
-        base,
-        rules=_rules(said, rules, base.rules, memory=memory, nested=nested),
-        memory=_memory(said, base.memory),
-        containers=_containers(said, base.containers),
-        cdi=_cdi(said, base.cdi),
-        health=health,
-        policy=said.choice("shared-devices-allocation-policy", base.policy),
-        discovery=said.choice("device-discovery-strategy", base.discovery),
-        fail_on_init_error=said.switch("fail-on-init-error", base.fail_on_init_error),
-        kubelet_socket=said.text("kubelet-socket", base.kubelet_socket),
-        nested_env=said.text("nested-env", NESTED_ENV) if nested is Nested.GUEST else None,
-        nested_devices=said.text("nested-devices", "") or None if nested is Nested.GUEST else None,
-        nested_directory=said.text("nested-dir", base.nested_directory),
-        labels=rules.labels,
-    )
-    return Loaded(settings, (*warnings, *odd_xids, *_oddities(said, settings)))
+    file = FileContent()
+    try:
+        if config_file is not None:
+            file = _read_file(config_file, lenient=OptionReader(values).switch("lenient", False))
+        options = OptionReader({**file.values, **values})
+        settings = build_settings(options, file, defaults or Settings())
+    except ConfigError as error:
+        raise _with_source(error, {**file.values, **values}, config_file) from error
+    return Loaded(settings, (*file.warnings, *settings_warnings(options, settings)))
 
 
-def _read(
-    path: Path | None, *, lenient: bool
-) -> tuple[dict[str, OptionValue], FileSections, tuple[str, ...]]:
-    if path is None:
-        return {}, FileSections(), ()
+def _read_file(path: Path, *, lenient: bool) -> FileContent:
     check_config_file(path)
-    # Imported here: an agent without a file does without the YAML parser's memory.
-    from gpuslice.config.file_flags import file_texts
-    from gpuslice.config.file_parser import file_rules
-    from gpuslice.config.file_schema import read_config_file
+    # Imported here: an agent without a file saves the memory of the YAML parser.
+    from gpuslice.config.file_parser import parse_config_file
 
-    file, unknown = read_config_file(path, lenient=lenient)
-    return file_texts(file, OPTIONS), file_rules(file), unknown
+    return parse_config_file(path, lenient=lenient)
 
 
-def _memory_devices(
-    said: OptionReader, given: OptionValues, file: FileSections, default: Selection | None
-) -> Selection | None:
-    devices = said.said("memory-devices")
-    wished = file.memory or any(name in given and given[name].text for name in _MEMORY_WISHES)
-    if not wished:
-        return None if file.offers_devices else default
-    return ALL if devices is None else memory_selection(devices)
+def _with_source(error: ConfigError, values: OptionValues, file: Path | None) -> ConfigError:
+    found = with_source(error, values)
+    if found is not error or file is None:
+        return found
+    from gpuslice.config.file_schema import is_file_key
 
-
-def _rules(
-    said: OptionReader, file: FileSections, base: Rules, *, memory: Selection | None, nested: Nested
-) -> Rules:
-    default = NameRule("*", DEFAULT_NAME)
-    return replace(
-        base,
-        mig_strategy=said.choice("mig-strategy", base.mig_strategy),
-        gpus=file.gpus if file.gpus[-1:] == (default,) else (*file.gpus, default),
-        mig=file.mig or None,
-        replicas=file.replicas,
-        memory=memory,
-        nested=nested is Nested.HOST,
-    )
-
-
-def _memory(said: OptionReader, base: MemorySettings) -> MemorySettings:
-    unit, reserve = said.said("memory-unit"), said.said("memory-reserve")
-    return MemorySettings(
-        resource=said.text("resource", base.resource),
-        unit=base.unit if unit is None else memory_unit(unit),
-        reserve_mib=base.reserve_mib if reserve is None else memory_reserve(reserve),
-        threads=said.choice("threads", base.threads),
-        # An empty directory name is how a flag says "no MPS" against the file.
-        mps_pipe=said.text("mps-pipe", base.mps_pipe or "") or None,
-        mps_check=said.choice("mps-check", base.mps_check),
-    )
-
-
-def _containers(said: OptionReader, base: ContainerSettings) -> ContainerSettings:
-    strategies = said.choices("device-list-strategy", DeviceList)
-    driver_root = said.text("driver-root", base.driver_root) or "/"
-    return ContainerSettings(
-        device_list=base.device_list if strategies is None else frozenset(strategies),
-        device_id=said.choice("device-id-strategy", base.device_id),
-        pass_device_specs=said.switch("pass-device-specs", base.pass_device_specs),
-        gdrcopy=said.switch("gdrcopy-enabled", base.gdrcopy),
-        gds=said.switch("gds-enabled", base.gds),
-        mofed=said.switch("mofed-enabled", base.mofed),
-        imex_channels=_imex_channels(said, base.imex_channels),
-        imex_required=said.switch("imex-required", base.imex_required),
-        mps_root=said.text("mps-root", base.mps_root or "") or None,
-        driver_root=driver_root,
-        dev_root=said.text("dev-root", "") or driver_root,
-        cdi_annotation_prefix=said.text("cdi-annotation-prefix", base.cdi_annotation_prefix),
-    )
-
-
-def _imex_channels(said: OptionReader, default: tuple[int, ...]) -> tuple[int, ...]:
-    listed = said.listed("imex-channel-ids")
-    if listed is None:
-        return default
-    if listed not in ((), ("0",)):
-        source = said.said("imex-channel-ids")
-        field = source.source if source else "imex-channel-ids"
-        raise ConfigError(field, ",".join(listed), "use 0, or none at all")
-    return tuple(map(int, listed))
-
-
-def _cdi(said: OptionReader, base: CdiSettings) -> CdiSettings:
-    features, hooks = said.listed("cdi-feature-flags"), said.listed("cdi-disable-hooks")
-    return CdiSettings(
-        hook_path=said.text("nvidia-cdi-hook-path", base.hook_path),
-        container_driver_root=said.text("driver-root-ctr-path", base.container_driver_root),
-        feature_flags=base.feature_flags if features is None else frozenset(features),
-        disabled_hooks=base.disabled_hooks if hooks is None else frozenset(hooks),
-        directory=said.text("cdi-directory", base.directory),
-        remove_on_exit=said.switch("cdi-remove-on-exit", base.remove_on_exit),
-    )
-
-
-def _oddities(said: OptionReader, settings: Settings) -> tuple[str, ...]:
-    """What is valid and yet hardly meant."""
-    odd = [
-        f"cdi-feature-flags: {name!r} is not known"
-        for name in sorted(settings.cdi.feature_flags - _CDI_FEATURES)
-    ]
-    odd += [
-        f"cdi-disable-hooks: {name!r} is not known"
-        for name in sorted(settings.cdi.disabled_hooks - _CDI_HOOKS)
-    ]
-    memory = settings.rules.memory
-    if memory is not None and memory.everything and settings.rules.replicas:
-        odd.append(
-            "sharing.memory takes every GPU that is not in MIG mode, so that replicas are left "
-            "with MIG alone; name its devices (memory-devices)"
-        )
-    if memory is None and "mps-pipe" in said and said.text("mps-pipe", ""):
-        odd.append("mps-pipe has no effect: no memory is cut into units (memory-devices)")
-    if memory is not None and settings.nested is Nested.HOST:
-        odd.append(
-            f"nested: host does not concern memory units ({settings.memory.resource}): their "
-            "containers are told nothing of a nested node. Give such nodes GPUs, MIG devices or "
-            "replicas, and leave GPUs for them (memory-devices)"
-        )
-    if "nested-env" in said and settings.nested is not Nested.GUEST:
-        odd.append("nested-env has no effect: nested is not guest")
-    return tuple(odd)
+    if is_file_key(error.field):
+        return ConfigError(error.field, error.value, error.remedy, file)
+    return error

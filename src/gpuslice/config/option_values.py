@@ -1,98 +1,116 @@
-"""What flags, variables and the file say: text by the name of its option, read as values."""
+"""Option values from flags, environment variables and the file, and their conversion to types."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import TypeVar
 
-from gpuslice.config.booleans import boolean
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option import Option
+from gpuslice.config.option_definition import Option
+from gpuslice.config.value_parsers import parse_boolean, split_list
 
 _E = TypeVar("_E", bound=Enum)
 
 
 @dataclass(frozen=True, slots=True)
 class OptionValue:
-    """`source` is who said it, as errors name it: an option, a variable or a key of the file."""
-
     text: str
+    # The flag, environment variable or file key that sets the value, for error messages.
     source: str
+    # Only for a file key: the file, and the value as written in it.
+    file: Path | None = None
+    value_in_file: object = None
 
 
+# By the name of the option.
 OptionValues = Mapping[str, OptionValue]
 
 
-def collect_options(
+def collect_option_values(
     flags: Mapping[str, str], environment: Mapping[str, str], options: Iterable[Option]
 ) -> OptionValues:
-    """A flag wins over a variable; a variable without a value says nothing."""
-    given: dict[str, OptionValue] = {}
+    """A flag takes precedence over an environment variable. An empty variable is ignored."""
+    values: dict[str, OptionValue] = {}
     for option in options:
         if option.name in flags:
-            given[option.name] = OptionValue(flags[option.name], option.name)
+            values[option.name] = OptionValue(flags[option.name], option.name)
             continue
         variable = next((name for name in option.variables if environment.get(name)), None)
         if variable is not None:
-            given[option.name] = OptionValue(environment[variable], variable)
-    return given
+            values[option.name] = OptionValue(environment[variable], variable)
+    return values
 
 
 class OptionReader:
-    """Each reader gives the default where nobody spoke, and names the source of a wrong text."""
+    """Converts option values to types.
 
-    def __init__(self, given: OptionValues) -> None:
-        self._given = given
+    Methods return the default, or None, for an option without a value. They raise ConfigError with
+    the source of an invalid value.
+    """
+
+    def __init__(self, values: OptionValues) -> None:
+        self._values = values
 
     def __contains__(self, name: str) -> bool:
-        return name in self._given
+        return name in self._values
 
-    def said(self, name: str) -> OptionValue | None:
-        return self._given.get(name)
+    def get(self, name: str) -> OptionValue | None:
+        return self._values.get(name)
 
     def text(self, name: str, default: str) -> str:
-        said = self._given.get(name)
-        return default if said is None else said.text
+        value = self._values.get(name)
+        return default if value is None else value.text
+
+    def text_list(self, name: str) -> tuple[str, ...] | None:
+        value = self._values.get(name)
+        return None if value is None else split_list(value.text)
+
+    def path(self, name: str) -> Path | None:
+        """None for an empty text too."""
+        text = self.text(name, "")
+        return Path(text) if text else None
 
     def switch(self, name: str, default: bool) -> bool:  # noqa: FBT001 (the default of a switch)
-        said = self._given.get(name)
-        if said is None:
-            return default
-        value = boolean(said.text)
+        value = self._values.get(name)
         if value is None:
-            raise ConfigError(said.source, said.text, "use true or false")
-        return value
+            return default
+        found = parse_boolean(value.text)
+        if found is None:
+            raise ConfigError(value.source, value.text, "use true or false")
+        return found
 
     def choice(self, name: str, default: _E) -> _E:
-        said = self._given.get(name)
-        return default if said is None else _choose(said.source, said.text, type(default))
+        value = self._values.get(name)
+        return default if value is None else _choose(value.source, value.text, type(default))
 
-    def one_of(self, name: str, members: Sequence[_E]) -> _E | None:
-        """Where not every member of the enumeration can be chosen."""
-        said = self._given.get(name)
-        return None if said is None else _choose(said.source, said.text, members)
+    def choice_from(self, name: str, members: Sequence[_E]) -> _E | None:
+        """For enumerations with members that are not valid for this option."""
+        value = self._values.get(name)
+        return None if value is None else _choose(value.source, value.text, members)
 
     def choices(self, name: str, kind: type[_E]) -> tuple[_E, ...] | None:
-        said = self._given.get(name)
-        if said is None:
+        value = self._values.get(name)
+        if value is None:
             return None
-        return tuple(_choose(said.source, part, kind) for part in parts(said.text))
-
-    def listed(self, name: str) -> tuple[str, ...] | None:
-        said = self._given.get(name)
-        return None if said is None else parts(said.text)
+        return tuple(_choose(value.source, word, kind) for word in split_list(value.text))
 
 
-def with_source(error: ConfigError, given: OptionValues) -> ConfigError:
-    """The same, named by who said it: checks of settings know options only."""
-    said = given.get(error.field)
-    return error if said is None else ConfigError(said.source, error.value, error.remedy)
+def with_source(error: ConfigError, values: OptionValues) -> ConfigError:
+    """The same error, but it names the flag, variable or file key that sets the value.
 
-
-def parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
+    Settings are validated without their sources, so the error may name the option only.
+    """
+    value = values.get(error.field) or next(
+        (value for value in values.values() if value.source == error.field), None
+    )
+    if value is None:
+        return error
+    if value.file is None:
+        return ConfigError(value.source, error.value, error.remedy)
+    return ConfigError(value.source, value.value_in_file, error.remedy, value.file)
 
 
 def _choose(source: str, text: str, members: Iterable[_E]) -> _E:

@@ -1,4 +1,4 @@
-"""The effective settings of an agent, after every source has been heard."""
+"""The effective settings of an agent."""
 
 from __future__ import annotations
 
@@ -7,35 +7,44 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
-from gpuslice.config.describe import describe
+from gpuslice.config.describe_settings import describe_settings
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.validation import check_absolute, check_resource, check_socket
-from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import ALL, MigStrategy, Policy, ReplicaRule, Rules, SharingStrategy
-from gpuslice.slicing.units import GIB, MemoryUnit
+from gpuslice.config.validation import (
+    check_absolute_path,
+    check_imex_channels,
+    check_socket_path,
+)
+from gpuslice.slicing.rules import (
+    GPUSHARE_RESOURCE,
+    MemoryRule,
+    MigStrategy,
+    Policy,
+    Rules,
+    SharingStrategy,
+)
 
-GPUSHARE_RESOURCE = "aliyun.com/gpu-mem"
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
+# In the container of a nested node: the list of its GPUs.
 NESTED_ENV = "/gpu.env"
 NESTED_DIRECTORY = "/var/lib/gpuslice/nested"
 FEATURES_FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
 
 _NVIDIA = "nvidia.com/"
-_MEMORY_OF_ALL_GPUS = Rules(memory=ALL)
+_MEMORY_OF_ALL_GPUS = Rules(memory=MemoryRule())
 
 
 class MpsCheck(Enum):
-    """What the agent makes of an MPS daemon that it cannot reach."""
+    """What the agent does while it cannot reach the MPS daemon."""
 
-    REQUIRE = "require"  # slices are unhealthy and containers wait until the daemon answers
-    AUTO = "auto"  # as `require`, unless the pipe directory is not visible to the agent at all
-    OFF = "off"
+    REQUIRE = "require"  # slices are unhealthy and containers do not start
+    AUTO = "auto"  # like `require`, but only if the agent can see the pipe directory
+    OFF = "off"  # slices stay healthy
 
 
 class DeviceList(Enum):
-    """How a container is told its devices."""
+    """How the list of devices is passed to a container."""
 
     ENVVAR = "envvar"
     VOLUME_MOUNTS = "volume-mounts"
@@ -44,47 +53,45 @@ class DeviceList(Enum):
 
 
 class DeviceId(Enum):
-    """How devices are named to the container runtime."""
+    """How devices are identified to the container runtime."""
 
     UUID = "uuid"
     INDEX = "index"
 
 
 class Discovery(Enum):
+    """How GPUs are found."""
+
     AUTO = "auto"
     NVML = "nvml"
     TEGRA = "tegra"
 
 
 class Nested(Enum):
-    """A cluster within a cluster: its nodes are containers of the outer one."""
+    """A cluster within a cluster: the nodes of the inner one are containers of the outer one."""
 
     OFF = "off"
-    HOST = "host"  # containers here are such nodes
-    GUEST = "guest"  # this node is such a container
+    HOST = "host"  # containers of this node are nodes of an inner cluster
+    GUEST = "guest"  # this node is a container of an outer cluster
 
 
 @dataclass(frozen=True, slots=True)
-class MemorySettings:
-    """How memory is cut into units; which GPUs that concerns is a rule of slicing."""
+class MemoryMps:
+    """The MPS control daemon that limits containers to their memory units."""
 
-    resource: str = GPUSHARE_RESOURCE
-    unit: MemoryUnit = GIB
-    reserve_mib: int = 0
-    threads: ThreadShare = ThreadShare.PROPORTIONAL
-    mps_pipe: str | None = None
-    mps_check: MpsCheck = MpsCheck.REQUIRE
+    # Its pipe directory; None: memory is counted and not limited.
+    pipe: str | None = None
+    check: MpsCheck = MpsCheck.REQUIRE
 
     def __post_init__(self) -> None:
-        check_resource("resource", self.resource)
-        if self.mps_pipe is not None:
-            check_absolute("mps-pipe", self.mps_pipe, "it is mounted under the same name")
-            check_socket("mps-pipe", self.mps_pipe, Path(self.mps_pipe) / "control")
+        if self.pipe is not None:
+            check_absolute_path("mps-pipe", self.pipe, "containers mount it at the same path")
+            check_socket_path("mps-pipe", self.pipe, Path(self.pipe) / "control")
 
 
 @dataclass(frozen=True, slots=True)
 class ContainerSettings:
-    """What containers receive beside their share."""
+    """What containers get in addition to their share of a GPU."""
 
     device_list: frozenset[DeviceList] = frozenset({DeviceList.ENVVAR})
     device_id: DeviceId = DeviceId.UUID
@@ -94,7 +101,7 @@ class ContainerSettings:
     mofed: bool = False
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
-    # On the host; None means that MPS replicas cannot be served.
+    # On the host. Replicas with MPS require it.
     mps_root: str | None = None
     # Roots of the driver and of its device nodes on the host.
     driver_root: str = "/"
@@ -105,13 +112,11 @@ class ContainerSettings:
         if not self.device_list:
             names = ", ".join(member.value for member in DeviceList)
             raise ConfigError("device-list-strategy", "", f"choose at least one of {names}")
-        if self.imex_channels not in ((), (0,)):
-            channels = ",".join(map(str, self.imex_channels))
-            raise ConfigError("imex-channel-ids", channels, "use 0, or none at all")
+        check_imex_channels("imex-channel-ids", tuple(map(str, self.imex_channels)))
         if self.mps_root is not None:
-            check_absolute("mps-root", self.mps_root, "it is a directory of the host")
-        check_absolute("driver-root", self.driver_root, "it is a directory of the host")
-        check_absolute("dev-root", self.dev_root, "it is a directory of the host")
+            check_absolute_path("mps-root", self.mps_root, "it is a directory on the host")
+        check_absolute_path("driver-root", self.driver_root, "it is a directory on the host")
+        check_absolute_path("dev-root", self.dev_root, "it is a directory on the host")
 
     @property
     def uses_cdi(self) -> bool:
@@ -121,7 +126,7 @@ class ContainerSettings:
 @dataclass(frozen=True, slots=True)
 class CdiSettings:
     hook_path: str = "/usr/bin/nvidia-ctk"
-    # Where the driver root is visible to the agent.
+    # The driver root as the agent sees it.
     container_driver_root: str = "/driver-root"
     feature_flags: frozenset[str] = frozenset()
     disabled_hooks: frozenset[str] = frozenset()
@@ -129,31 +134,31 @@ class CdiSettings:
     remove_on_exit: bool = False
 
     def __post_init__(self) -> None:
-        check_absolute("nvidia-cdi-hook-path", self.hook_path, "it is a program of the host")
-        check_absolute(
+        check_absolute_path("nvidia-cdi-hook-path", self.hook_path, "it is a program on the host")
+        check_absolute_path(
             "driver-root-ctr-path", self.container_driver_root, "it is a directory of the agent"
         )
-        check_absolute("cdi-directory", self.directory, "it is a directory of the agent")
+        check_absolute_path("cdi-directory", self.directory, "it is a directory of the agent")
 
 
 @dataclass(frozen=True, slots=True)
 class HealthSettings:
     enabled: bool = True
-    # XIDs that leave a GPU healthy although they are not an application's.
+    # XIDs to ignore in addition to those that applications cause.
     ignored: frozenset[int] = frozenset()
-    # XIDs that make it unhealthy although they would be ignored; None: every XID does.
+    # XIDs that are fatal even if they are ignored otherwise. None: every XID.
     fatal: frozenset[int] | None = frozenset()
-    # Every XID is ignored but the fatal ones.
+    # Ignore every XID that is not in `fatal`.
     ignore_all: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class LabelSettings:
-    """How labels of the GPUs are published, as far as the file says it."""
+    """How labels are published."""
 
     oneshot: bool = False
     no_timestamp: bool = False
-    # None: once, and never again.
+    # None: publish once and keep the labels as they are.
     sleep_seconds: float | None = 60.0
     # Empty: standard output.
     output_file: str = FEATURES_FILE
@@ -167,29 +172,29 @@ LABEL_DEFAULTS = LabelSettings()
 @dataclass(frozen=True, slots=True)
 class Settings:
     rules: Rules = _MEMORY_OF_ALL_GPUS
-    memory: MemorySettings = MemorySettings()
+    memory_mps: MemoryMps = MemoryMps()
     containers: ContainerSettings = ContainerSettings()
     cdi: CdiSettings = CdiSettings()
     health: HealthSettings = HealthSettings()
     policy: Policy = Policy.DISTRIBUTED
     discovery: Discovery = Discovery.AUTO
     fail_on_init_error: bool = True
-    # With a driver, but nothing to offer: wait for it whatever the line above says.
+    # Wait for GPUs if there is a driver but nothing to advertise, even with fail_on_init_error.
     wait_for_devices: bool = False
     # Empty: never register.
     kubelet_socket: str = KUBELET_SOCKET
-    # A file that names the GPUs this node was given by the node around it.
+    # Only for a nested node: the file with the list of its GPUs.
     nested_env: str | None = None
-    # The same list from the agent's own environment; it counts where that file is missing.
+    # The same list from the agent's environment, used if there is no such file.
     nested_devices: str | None = None
-    # Where files for nested nodes are kept on the host.
+    # The directory on the host with the lists for nested nodes.
     nested_directory: str = NESTED_DIRECTORY
     labels: LabelSettings = LABEL_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:
-            check_absolute("nested-env", self.nested_env, "it is a file of the agent")
-        check_absolute("nested-dir", self.nested_directory, "it is mounted from the host")
+            check_absolute_path("nested-env", self.nested_env, "it is a file of the agent")
+        check_absolute_path("nested-dir", self.nested_directory, "it is mounted from the host")
         self._check_mps_replicas()
         self._check_memory_resource()
         self._check_sockets()
@@ -201,8 +206,8 @@ class Settings:
         return Nested.HOST if self.rules.nested else Nested.OFF
 
     def describe(self) -> dict[str, object]:
-        """The effective settings in the layout of the file."""
-        return describe(self)
+        """The settings in the layout of the configuration file."""
+        return describe_settings(self)
 
     def _check_mps_replicas(self) -> None:
         if not any(rule.strategy is SharingStrategy.MPS for rule in self.rules.replicas):
@@ -212,37 +217,41 @@ class Settings:
                 "mps-root",
                 "",
                 "using MPS requires --mps-root (MPS_ROOT, flags.mpsRoot): the directory on the "
-                "host where the MPS daemons have their pipes, as /run/nvidia/mps",
+                "host for the pipes of the MPS daemons, for example /run/nvidia/mps",
             )
         if self.rules.mig_strategy is MigStrategy.MIXED:
             raise ConfigError(
                 "mig-strategy",
                 "mixed",
-                "sharing.mps cannot go with it; use sharing.timeSlicing, or another strategy",
+                "sharing.mps does not support it; use sharing.timeSlicing, or the strategy none or "
+                "single",
             )
 
     def _check_memory_resource(self) -> None:
-        if self.rules.memory is not None and self.memory.resource in set(_device_resources(self)):
+        memory = self.rules.memory
+        if memory is not None and memory.resource in set(_device_resources(self)):
             raise ConfigError(
                 "resource",
-                self.memory.resource,
-                "devices are offered under this name; choose another one for memory",
+                memory.resource,
+                "devices are advertised with this name; use another name for memory units",
             )
 
     def _check_sockets(self) -> None:
         if not self.kubelet_socket:
             return
-        check_absolute("kubelet-socket", self.kubelet_socket, f"as {KUBELET_SOCKET}")
+        check_absolute_path("kubelet-socket", self.kubelet_socket, f"for example {KUBELET_SOCKET}")
         directory = Path(self.kubelet_socket).parent
         resources = list(_device_resources(self))
         if self.rules.memory is not None:
-            resources.append(self.memory.resource)
+            resources.append(self.rules.memory.resource)
         for resource in resources:
-            check_socket("kubelet-socket", self.kubelet_socket, directory / socket_name(resource))
+            check_socket_path(
+                "kubelet-socket", self.kubelet_socket, directory / socket_name(resource)
+            )
 
 
 def socket_name(resource: str) -> str:
-    """gpushare's and NVIDIA's names for their resources, so that tools find them."""
+    """The names that gpushare and NVIDIA's plugin use, because tools depend on them."""
     if resource == GPUSHARE_RESOURCE:
         return "aliyungpushare.sock"
     if resource.startswith(_NVIDIA):
@@ -250,12 +259,8 @@ def socket_name(resource: str) -> str:
     return f"gpuslice-{resource.replace('/', '_')}.sock"
 
 
-def final_name(rule: ReplicaRule) -> str:
-    return rule.name if rule.rename is None else rule.rename
-
-
 def _device_resources(settings: Settings) -> Iterator[str]:
-    """Names under which devices may be offered, as far as they are known without the hardware."""
+    """Resource names of devices, as far as they are known without the hardware."""
     rules = settings.rules
     yield from (rule.name for rule in (*rules.gpus, *(rules.mig or ())))
-    yield from (final_name(rule) for rule in rules.replicas)
+    yield from (rule.resource for rule in rules.replicas)

@@ -1,4 +1,4 @@
-"""A value of the wrong type in the file, in a sentence: where it is, what it is, what to write."""
+"""Error messages for values of the wrong type in the configuration file."""
 
 from __future__ import annotations
 
@@ -11,34 +11,37 @@ from typing import Union, get_args, get_origin
 
 import msgspec
 
-from gpuslice.config.booleans import boolean
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.value_parsers import parse_boolean
 
-_PLACE = re.compile(r" - at `\$\.?(?P<place>[^`]*)`$")
-_STEP = re.compile(r"\[(?P<position>[0-9]+)\]|(?P<key>[^.\[\]]+)")
+_KEY = re.compile(r" - at `\$\.?(?P<key>[^`]*)`$")
+_STEP = re.compile(r"\[(?P<position>[0-9]+)\]|(?P<name>[^.\[\]]+)")
 _WHOLE_NUMBER = re.compile(r"[-+]?[0-9]{1,18}")
 _TRUE_WORDS = frozenset({"on", "yes", "y"})
 _FALSE_WORDS = frozenset({"off", "no", "n"})
 
 
-def explain(
+def type_error(
     error: msgspec.ValidationError, document: object, section: type[msgspec.Struct], path: Path
 ) -> ConfigError:
-    """`document` is what could not be converted to the section."""
-    found = _PLACE.search(str(error))
-    place = found["place"] if found else ""
-    value, kind = document, _Expected.of(section)
-    for step in _STEP.finditer(place):
-        value = _within(value, step["key"] or int(step["position"]))
-        kind = kind.at(step["key"])
-    if not place:
-        return ConfigError("config-file", str(path), f"it is {_kind_of(value)}; {kind.remedy}")
-    return ConfigError(place, value, "; ".join((kind.remedy, *_hints(kind, value))))
+    """The key, the value and what to write instead.
+
+    `document` could not be converted to `section`; `error` names the key at which that failed.
+    """
+    found = _KEY.search(str(error))
+    key = found["key"] if found else ""
+    value, expected = document, _Expected.of(section)
+    for step in _STEP.finditer(key):
+        value = _value_in(value, step["name"] or int(step["position"]))
+        expected = expected.below(step["name"])
+    if not key:
+        return ConfigError("config-file", str(path), f"it is {_kind_of(value)}; {expected.remedy}")
+    return ConfigError(key, value, "; ".join((expected.remedy, *_hints(expected, value))))
 
 
 @dataclass(frozen=True, slots=True)
 class _Expected:
-    """What a place of the file may hold: plain types, lists of something, sections."""
+    """The types that a key accepts: plain types, lists, sections."""
 
     plain: frozenset[type]
     items: object = None
@@ -56,29 +59,28 @@ class _Expected:
             sections[0] if sections else None,
         )
 
-    def at(self, key: str | None) -> _Expected:
-        """One step deeper: by its key in the section, or an entry of the list."""
-        if key is None:
+    def below(self, name: str | None) -> _Expected:
+        """The types of a key of the section, or without a name, of an entry of the list."""
+        if name is None:
             return _Expected.of(self.items)
         fields = msgspec.structs.fields(self.section) if self.section else ()
-        return _Expected.of(next((f.type for f in fields if f.encode_name == key), None))
+        return _Expected.of(next((f.type for f in fields if f.encode_name == name), None))
 
-    def takes(self, value: object) -> bool:
-        """A plain value, as it stands."""
+    def accepts(self, value: object) -> bool:
         return type(value) in self.plain
 
     @property
     def remedy(self) -> str:
         if self.section is not None:
             keys = ", ".join(f.encode_name for f in msgspec.structs.fields(self.section))
-            return f"write keys with their values here: {keys}"
-        return f"use {_either(self._words())}"
+            return f"use a section with these keys: {keys}"
+        return f"use {_join_with_or(self._type_names())}"
 
-    def _words(self) -> Iterator[str]:
+    def _type_names(self) -> Iterator[str]:
         if bool in self.plain:
             yield "true or false"
         if str in self.plain:
-            yield "a text"
+            yield "a string"
         if float in self.plain:
             yield "a number"
         elif int in self.plain:
@@ -94,25 +96,25 @@ def _hints(expected: _Expected, value: object) -> Iterator[str]:
         if str in expected.plain:
             yield "put the word in quotes"
     elif isinstance(value, str):
-        yield from _hints_of_text(expected, value)
+        yield from _hints_for_text(expected, value)
     elif isinstance(value, int | float) and str in expected.plain:
         yield f'put it in quotes: "{value}"'
     elif isinstance(value, list):
         if expected.section is not None:
-            yield "leave out the dashes or brackets of a list"
-        elif len(value) == 1 and expected.takes(value[0]):
-            yield f"write {_written(value[0])} without the list"
+            yield "remove the dashes or brackets of the list"
+        elif len(value) == 1 and expected.accepts(value[0]):
+            yield f"write {_as_yaml(value[0])} without the list"
     if expected.items is not None and isinstance(value, dict):
-        yield "begin each of its entries with a dash"
-    elif expected.items is not None and _Expected.of(expected.items).takes(value):
-        yield f"for a list of one, write [{_written(value)}]"
+        yield "start each entry with a dash"
+    elif expected.items is not None and _Expected.of(expected.items).accepts(value):
+        yield f"for a list of one, write [{_as_yaml(value)}]"
 
 
-def _hints_of_text(expected: _Expected, text: str) -> Iterator[str]:
+def _hints_for_text(expected: _Expected, text: str) -> Iterator[str]:
     if int in expected.plain and _WHOLE_NUMBER.fullmatch(text.strip()):
         yield f"write {int(text)} without quotes"
     if bool in expected.plain:
-        wanted = boolean(text.strip())
+        wanted = parse_boolean(text.strip())
         word = text.strip().lower()
         if wanted is None and word in _TRUE_WORDS | _FALSE_WORDS:
             wanted = word in _TRUE_WORDS
@@ -120,7 +122,7 @@ def _hints_of_text(expected: _Expected, text: str) -> Iterator[str]:
             yield f"write {str(wanted).lower()} without quotes"
 
 
-def _written(value: object) -> str:
+def _as_yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -128,16 +130,16 @@ def _members(kind: object) -> Iterable[object]:
     return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
 
 
-def _within(value: object, step: str | int) -> object:
+def _value_in(value: object, step: str | int) -> object:
     if isinstance(value, dict):
         return value.get(step)
     return value[step] if isinstance(value, list) and isinstance(step, int) else None
 
 
 def _kind_of(value: object) -> str:
-    return "a list" if isinstance(value, list) else f"just {value!r}"
+    return "a list" if isinstance(value, list) else f"the single value {value!r}"
 
 
-def _either(words: Iterable[str]) -> str:
+def _join_with_or(words: Iterable[str]) -> str:
     *first, last = words
     return f"{', '.join(first)} or {last}" if first else last

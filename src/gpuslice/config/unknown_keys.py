@@ -1,4 +1,4 @@
-"""Unknown keys of the file: found, explained and left out."""
+"""Finds and removes unknown keys of the configuration file."""
 
 from __future__ import annotations
 
@@ -9,75 +9,74 @@ from typing import get_args, get_origin
 import msgspec
 
 
-def without_unknown(
+def remove_unknown_keys(
     document: object, section: type[msgspec.Struct]
 ) -> tuple[object, tuple[str, ...]]:
-    """The document without the keys that the section does not have, and a sentence for each.
+    """The document without the keys that the section does not have, and a message for each.
 
-    A key without a value (`sharing:`) says nothing and is left out as well, unless it is a section
-    that counts by being there (`memory:`).
+    A key without a value (`sharing:`) is removed too, unless the section has an effect even without
+    content (`memory:`).
     """
     unknown: list[str] = []
-    known = _clean(document, section, "", section, unknown)
+    known = _remove(document, section, "", section, unknown)
     return known, tuple(unknown)
 
 
-def all_paths(section: type[msgspec.Struct], above: str = "") -> Iterator[str]:
-    """Every key with the sections above it, lists of sections included."""
+def all_keys(section: type[msgspec.Struct], parent: str = "") -> Iterator[str]:
+    """Every key with its parents, for example `sharing.memory.unit`."""
     for field in msgspec.structs.fields(section):
-        path = _join(above, field.encode_name)
-        yield path
+        key = _join(parent, field.encode_name)
+        yield key
         inner = _section_of(field.type)
         if inner is not None:
-            yield from all_paths(inner, path)
+            yield from all_keys(inner, key)
 
 
-def _clean(
+def _remove(
     value: object,
     section: type[msgspec.Struct],
-    path: str,
+    parent: str,
     root: type[msgspec.Struct],
     unknown: list[str],
 ) -> object:
     if isinstance(value, list):
         return [
-            _clean(item, section, f"{path}[{position}]", root, unknown)
+            _remove(item, section, f"{parent}[{position}]", root, unknown)
             for position, item in enumerate(value)
         ]
     if not isinstance(value, dict):
         return value
     fields = {field.encode_name: field for field in msgspec.structs.fields(section)}
     known: dict[str, object] = {}
-    for key, item in value.items():
-        if key not in fields:
-            unknown.append(_explain(str(key), path, list(fields), root))
+    for name, item in value.items():
+        if name not in fields:
+            unknown.append(_message(str(name), parent, list(fields), root))
             continue
-        inner = _section_of(fields[key].type)
+        inner = _section_of(fields[name].type)
         if item is not None:
-            place = _join(path, key)
-            known[key] = item if inner is None else _clean(item, inner, place, root, unknown)
-        elif inner is not None and fields[key].default is None:
-            known[key] = {}
+            key = _join(parent, name)
+            known[name] = item if inner is None else _remove(item, inner, key, root, unknown)
+        elif inner is not None and fields[name].default is None:
+            known[name] = {}
     return known
 
 
-def _explain(key: str, path: str, siblings: list[str], root: type[msgspec.Struct]) -> str:
-    said = f"unknown key `{_join(path, key)}`"
-    elsewhere = [place for place in all_paths(root) if _same(place.rpartition(".")[2], key)]
-    here = _nearest(key, siblings)
-    if here is not None and _same(here, key):
-        return f"{said}; did you mean `{here}`?"
+def _message(name: str, parent: str, siblings: list[str], root: type[msgspec.Struct]) -> str:
+    message = f"unknown key `{_join(parent, name)}`"
+    elsewhere = [key for key in all_keys(root) if _same(key.rpartition(".")[2], name)]
+    sibling = _nearest(name, siblings)
+    if sibling is not None and _same(sibling, name):
+        return f"{message}; did you mean `{sibling}`?"
     if elsewhere:
-        return f"{said}; it belongs at `{'` or `'.join(elsewhere)}`"
-    anywhere = _nearest(key, [place.rpartition(".")[2] for place in all_paths(root)])
-    near = here or anywhere
-    return f"{said}; did you mean `{near}`?" if near else f"{said}; remove it"
+        return f"{message}; it belongs at `{'` or `'.join(elsewhere)}`"
+    nearest = sibling or _nearest(name, [key.rpartition(".")[2] for key in all_keys(root)])
+    return f"{message}; did you mean `{nearest}`?" if nearest else f"{message}; remove it"
 
 
-def _nearest(key: str, names: list[str]) -> str | None:
-    """Upper and lower case aside, in which people differ most."""
-    by_lower = {name.lower(): name for name in names}
-    near = difflib.get_close_matches(key.lower(), by_lower, n=1)
+def _nearest(name: str, names: list[str]) -> str | None:
+    """Case-insensitive: the wrong case is the most common mistake."""
+    by_lower = {known.lower(): known for known in names}
+    near = difflib.get_close_matches(name.lower(), by_lower, n=1)
     return by_lower[near[0]] if near else None
 
 
@@ -86,11 +85,11 @@ def _same(one: str, other: str) -> bool:
 
 
 def _section_of(kind: object) -> type[msgspec.Struct] | None:
-    """The section within `Section | None` or `tuple[Section, ...]`."""
+    """The section of a key: `Section`, `Section | None` or `tuple[Section, ...]`."""
     if isinstance(kind, type) and get_origin(kind) is None and issubclass(kind, msgspec.Struct):
         return kind
     return next(filter(None, map(_section_of, get_args(kind))), None)
 
 
-def _join(above: str, key: str) -> str:
-    return f"{above}.{key}" if above else key
+def _join(parent: str, name: str) -> str:
+    return f"{parent}.{name}" if parent else name

@@ -1,4 +1,4 @@
-"""Checks that several settings share."""
+"""Checks for names and paths that several settings share."""
 
 from __future__ import annotations
 
@@ -16,31 +16,38 @@ _RESOURCE = re.compile(
 )
 
 
-def check_resource(field: str, resource: str) -> None:
+def check_resource_name(field: str, resource: str) -> None:
     match = _RESOURCE.fullmatch(resource)
     if match is None or len(match["name"]) > 63:
         raise ConfigError(
-            field, resource, "use domain/name as in aliyun.com/gpu-mem (name: 1 to 63 characters)"
+            field,
+            resource,
+            "use domain/name, for example aliyun.com/gpu-mem; the name has 1 to 63 characters",
         )
     if match["domain"] == "kubernetes.io" or match["domain"].endswith(".kubernetes.io"):
         raise ConfigError(
-            field, resource, "the kubelet keeps kubernetes.io for itself; use another domain"
+            field, resource, "kubernetes.io is reserved for Kubernetes; use another domain"
         )
 
 
-def check_absolute(field: str, path: str, because: str) -> None:
+def check_imex_channels(field: str, channels: tuple[str, ...]) -> None:
+    if channels not in ((), ("0",)):
+        raise ConfigError(field, ",".join(channels), "use 0, or an empty list")
+
+
+def check_absolute_path(field: str, path: str, reason: str) -> None:
     if not Path(path).is_absolute():
-        raise ConfigError(field, path, f"use an absolute path: {because}")
+        raise ConfigError(field, path, f"use an absolute path: {reason}")
     if "\0" in path:
-        raise ConfigError(field, path, "a path has no zero byte")
+        raise ConfigError(field, path, "remove the zero byte: a path cannot contain one")
 
 
-def check_socket(field: str, value: str, socket: Path) -> None:
+def check_socket_path(field: str, value: str, socket: Path) -> None:
     size = len(os.fsencode(socket))
     if size > _LONGEST_SOCKET_PATH:
         raise ConfigError(
             field,
             value,
-            f"the socket {socket} has a path of {size} bytes and may have "
-            f"{_LONGEST_SOCKET_PATH}; choose a directory or resource with a shorter name",
+            f"the path of the socket {socket} has {size} bytes, and {_LONGEST_SOCKET_PATH} is the "
+            "maximum; use a directory or resource with a shorter name",
         )

@@ -1,4 +1,4 @@
-"""Texts and numbers of the configuration -> values, with errors that name their source."""
+"""Parsers for single values. Their errors name the field that was passed in."""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ import re
 from collections.abc import Sequence
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_values import OptionValue, parts
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.rules import ALL, Selection
 from gpuslice.slicing.units import MemoryUnit, parse_mib
+
+# Go's booleans: NVIDIA's programs accept these and no others.
+_TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
+_FALSE = frozenset({"0", "f", "F", "false", "FALSE", "False"})
 
 _NVIDIA = "nvidia.com/"
 _LONGEST_NAME = 63
@@ -23,71 +26,131 @@ _INDEX = re.compile(r"[0-9]{1,6}(:[0-9]{1,6})?")
 _NAMED = re.compile(rf"(?P<kind>GPU-|MIG-)(?P<uuid>{_UUID})|MIG-GPU-{_UUID}/[0-9]+/[0-9]+")
 
 _DURATION_PART = re.compile(r"(?P<count>[0-9]+(\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|μs|ms|s|m|h)")
-# More often would be a busy loop.
+# A shorter interval would be a busy loop.
 _SHORTEST_SECONDS = 0.1
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0,
 }  # fmt: skip
 
+_ADDRESS = re.compile(r"(\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\s\[\]]*)):(?P<port>[0-9]{1,5})")
+_HIGHEST_PORT = 65535
 
-def resource_name(field: str, text: str) -> str:
-    """`gpu` and `nvidia.com/gpu` alike become `nvidia.com/gpu`."""
+
+def parse_boolean(text: str) -> bool | None:
+    """None if the text is neither true nor false."""
+    return text in _TRUE if text in _TRUE or text in _FALSE else None
+
+
+def split_list(text: str) -> tuple[str, ...]:
+    """Split at commas, without spaces and empty entries."""
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+
+
+def parse_resource_name(field: str, text: str) -> str:
+    """Both `gpu` and `nvidia.com/gpu` become `nvidia.com/gpu`."""
     name = text if text.startswith(_NVIDIA) else _NVIDIA + text
     if len(name) > _LONGEST_NAME:
         raise ConfigError(
-            field, text, f"{name} has {len(name)} characters and may have {_LONGEST_NAME}"
+            field,
+            text,
+            f"{name} has {len(name)} characters: use a name of at most {_LONGEST_NAME}",
         )
     if not _SUBDOMAIN.fullmatch(name.removeprefix(_NVIDIA)):
         raise ConfigError(
             field,
             text,
-            "use nvidia.com/ and small letters, digits, dots and dashes, as nvidia.com/gpu.small",
+            "use nvidia.com/ and lower case letters, digits, dots and dashes, "
+            "for example nvidia.com/gpu.small",
         )
     return name
 
 
-def selection(field: str, value: str | int | Sequence[str | int]) -> Selection:
-    """`all`, a number of devices, or a list of them."""
+def parse_selection(field: str, value: str | int | Sequence[str | int]) -> Selection:
+    """`all`, a number of devices, or a list of devices."""
     if value == "all":
         return ALL
     if isinstance(value, str):
-        raise ConfigError(field, value, "write all, a number of devices, or a list of them")
+        raise ConfigError(field, value, "use all, a number of devices, or a list of devices")
     if isinstance(value, int):
         if value < 1:
             raise ConfigError(field, value, "use at least 1 device, or all")
         return Selection(count=value)
     if not value:
-        raise ConfigError(field, [], "name at least one device, or write all")
-    references = (_reference(f"{field}[{place}]", item) for place, item in enumerate(value))
+        raise ConfigError(field, [], "name at least one device, or use all")
+    references = (_parse_reference(f"{field}[{place}]", item) for place, item in enumerate(value))
     return Selection(references=tuple(dict.fromkeys(references)))
 
 
-def memory_selection(said: OptionValue) -> Selection | None:
-    """The same as a text: a comma makes a list, so that `2,` is the device 2 and not any two."""
-    text = said.text.strip()
+def parse_memory_selection(field: str, text: str) -> Selection | None:
+    """A selection as text, for example `0,3`. None for `none`.
+
+    A comma makes a list: `2` is any two GPUs, `2,` is the GPU with the index 2.
+    """
+    text = text.strip()
     if text == "none":
         return None
-    chosen = _selection_of(said.source, text)
-    for reference in chosen.references:
+    if _COUNT.fullmatch(text):
+        selection = parse_selection(field, int(text))
+    elif "," in text or _INDEX.fullmatch(text) or _NAMED.fullmatch(text):
+        selection = parse_selection(field, split_list(text))
+    else:
+        selection = parse_selection(field, text)
+    for reference in selection.references:
         if ":" in reference or reference.startswith("MIG-"):
             raise ConfigError(
-                said.source, text, f"{reference} is a MIG device; only whole GPUs are cut by memory"
+                field,
+                text,
+                f"{reference} is a MIG device; only whole GPUs can be divided into memory units",
             )
-    return chosen
+    return selection
 
 
-def _selection_of(source: str, text: str) -> Selection:
-    if _COUNT.fullmatch(text):
-        return selection(source, int(text))
-    if "," in text or _INDEX.fullmatch(text) or _NAMED.fullmatch(text):
-        return selection(source, parts(text))
-    return selection(source, text)
+def parse_memory_unit(field: str, text: str) -> MemoryUnit:
+    try:
+        return MemoryUnit.parse(text)
+    except SlicingError as error:
+        raise ConfigError(field, text, str(error)) from error
 
 
-def _reference(field: str, value: str | int) -> str:
+def parse_memory_reserve(field: str, text: str) -> int:
+    """A size in MiB. Zero needs no unit."""
+    if text.strip() == "0":
+        return 0
+    try:
+        return parse_mib(text)
+    except SlicingError as error:
+        raise ConfigError(field, text, str(error)) from error
+
+
+def parse_interval(field: str, value: str | float) -> float | None:
+    """Seconds of a Go duration (`1m30s`) or of a number of nanoseconds. None for `infinite`."""
+    if value == "infinite":
+        return None
+    seconds = _parse_go_duration(value) if isinstance(value, str) else value * _SECONDS["ns"]
+    if seconds is None or not _SHORTEST_SECONDS <= seconds < math.inf:
+        raise ConfigError(
+            field,
+            value,
+            "use a duration of at least 100ms, for example 60s or 1m30s, or infinite "
+            "(a number without a unit counts nanoseconds)",
+        )
+    return seconds
+
+
+def parse_address(field: str, text: str) -> tuple[str | None, int]:
+    """Host and port of `host:port`. The host is None for `:port`, which is every interface."""
+    match = _ADDRESS.fullmatch(text)
+    if match is None or int(match["port"]) > _HIGHEST_PORT:
+        raise ConfigError(
+            field, text, "use host:port, for example 0.0.0.0:9400, or :9400 for every interface"
+        )
+    return match["ipv6"] or match["host"] or None, int(match["port"])
+
+
+def _parse_reference(field: str, value: str | int) -> str:
     text = str(value).strip()
     if _INDEX.fullmatch(text):
-        return ":".join(str(int(part)) for part in text.split(":"))
+        return ":".join(str(int(number)) for number in text.split(":"))
     match = _NAMED.fullmatch(text)
     if match is None:
         raise ConfigError(
@@ -95,42 +158,11 @@ def _reference(field: str, value: str | int) -> str:
             value,
             "use an index (0), gpu:mig (0:1), GPU-<uuid>, MIG-<uuid> or MIG-GPU-<uuid>/<gi>/<ci>",
         )
-    # NVML writes UUIDs in small letters.
+    # NVML writes UUIDs in lower case.
     return match["kind"] + match["uuid"].lower() if match["uuid"] else text
 
 
-def memory_unit(said: OptionValue) -> MemoryUnit:
-    try:
-        return MemoryUnit.parse(said.text)
-    except SlicingError as error:
-        raise ConfigError(said.source, said.text, str(error)) from error
-
-
-def memory_reserve(said: OptionValue) -> int:
-    if said.text.strip() == "0":
-        return 0
-    try:
-        return parse_mib(said.text)
-    except SlicingError as error:
-        raise ConfigError(said.source, said.text, str(error)) from error
-
-
-def interval_seconds(field: str, value: str | float) -> float | None:
-    """A Go duration (`1m30s`), a number of nanoseconds, or `infinite` (None)."""
-    if value == "infinite":
-        return None
-    seconds = _go_duration(value) if isinstance(value, str) else value * _SECONDS["ns"]
-    if seconds is None or not _SHORTEST_SECONDS <= seconds < math.inf:
-        raise ConfigError(
-            field,
-            value,
-            "use a duration of at least 100ms, as 60s or 1m30s, or infinite "
-            "(a number without a unit counts nanoseconds)",
-        )
-    return seconds
-
-
-def _go_duration(text: str) -> float | None:
+def _parse_go_duration(text: str) -> float | None:
     unsigned = text.removeprefix("+")
     if unsigned == "0":
         return 0.0

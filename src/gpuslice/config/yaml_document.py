@@ -1,4 +1,4 @@
-"""A YAML or JSON file -> plain values, by the rules people expect of a configuration."""
+"""Reads YAML or JSON, without the surprises of YAML 1.1 and with an error for duplicate keys."""
 
 from __future__ import annotations
 
@@ -17,35 +17,35 @@ def read_document(path: Path) -> object:
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError("config-file", str(path), f"it cannot be read ({error})") from error
+        raise ConfigError("config-file", str(path), f"cannot read the file: {error}") from error
     try:
         document = _parse(text)
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ConfigError("config-file", str(path), f"it is not YAML: {error}") from error
+        raise ConfigError("config-file", str(path), f"it is not valid YAML: {error}") from error
     return {} if document is None else document
 
 
 def _parse(text: str) -> object:
     if text.lstrip().startswith("{"):
-        # JSON may be indented by tabs, which YAML forbids.
+        # JSON may be indented with tabs, which YAML does not allow.
         try:
-            return json.loads(text, object_pairs_hook=_object)
+            return json.loads(text, object_pairs_hook=_unique_keys)
         except json.JSONDecodeError:
             pass
     return yaml.load(text, Loader=_Loader)  # noqa: S506 (a subclass of the safe loader)
 
 
-def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
+def _unique_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
     result: dict[str, object] = {}
     for key, value in pairs:
         if key in result:
-            raise ValueError(f"the key {key!r} stands there twice")
+            raise ValueError(f"duplicate key {key!r}")
         result[key] = value
     return result
 
 
 def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
-    """YAML 1.1 without its traps: 1:0 is a MIG device and not sixty, and a date is a text."""
+    """The types of YAML 1.1, but 1:0 is a MIG device and not 60, and a date is a string."""
     int_tag, time_tag = "tag:yaml.org,2002:int", "tag:yaml.org,2002:timestamp"
     float_tag = "tag:yaml.org,2002:float"
     plain = {
@@ -59,7 +59,7 @@ def _resolvers() -> dict[str, list[tuple[str, re.Pattern[str]]]]:
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands there twice: one of the two would be lost without a word."""
+    """Rejects duplicate keys: PyYAML would silently use the last one."""
 
     yaml_implicit_resolvers = _resolvers()
 
@@ -73,8 +73,6 @@ class _Loader(yaml.SafeLoader):
             if isinstance(key_node, yaml.ScalarNode) and key_node.tag != "tag:yaml.org,2002:merge":
                 if key_node.value in seen:
                     line = key_node.start_mark.line + 1
-                    raise ValueError(
-                        f"the key {key_node.value!r} of line {line} stands there twice"
-                    )
+                    raise ValueError(f"duplicate key {key_node.value!r} in line {line}")
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)

@@ -1,1 +1,1 @@
-"""Files that other processes read, write or replace while we use them."""
+"""Files that other processes read, write or replace at the same time."""

@@ -1,4 +1,4 @@
-"""Files and links that others read at any moment: they see the old one or the new, never a part."""
+"""Replaces files and links atomically: readers see the old content or the new, never a part."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> bool:
-    """Whether it had to be written. The directory has to be there."""
+    """Returns whether it was written. The directory must exist."""
     if _is_current(path, content, mode):
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -23,7 +23,7 @@ def replace_file(path: Path, content: bytes, mode: int = 0o644) -> bool:
 
 
 def replace_link(path: Path, target: Path) -> bool:
-    """Whether it had to be written. The directory has to be there; the target need not."""
+    """Returns whether it was written. The directory must exist, the target need not."""
     if path.is_symlink() and path.readlink() == target:
         return False
     with _draft_of(path) as draft:
@@ -33,10 +33,10 @@ def replace_link(path: Path, target: Path) -> bool:
 
 @contextlib.contextmanager
 def _draft_of(path: Path) -> Iterator[Path]:
-    """A name to write to, which takes the place of the path when all went well.
+    """A path to write to, which is renamed to `path` if there is no error.
 
-    It is always the same, so that a crash leaves at most one behind and the next write removes it.
-    No reader takes it for a finished file: the dot and the suffix are not theirs.
+    It is always the same: a crash leaves at most one draft, and the next write removes it. Readers
+    ignore it because of its dot and its suffix.
     """
     draft = path.with_name(f".{path.name}.tmp")
     with _locked(path.parent) as directory:
@@ -51,7 +51,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
 
 
 def _is_current(path: Path, content: bytes, mode: int) -> bool:
-    """A file of another mode is as good as missing: its readers are other users."""
+    """A file with another mode is replaced: other users read it."""
     with contextlib.suppress(OSError):
         return path.stat().st_mode & 0o777 == mode and path.read_bytes() == content
     return False
@@ -59,7 +59,7 @@ def _is_current(path: Path, content: bytes, mode: int) -> bool:
 
 @contextlib.contextmanager
 def _locked(directory: Path) -> Iterator[int]:
-    """During an upgrade two processes may write at once."""
+    """During an upgrade, two processes may write at the same time."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""Notices changes in a directory that others write to."""
+"""Watches a directory that other processes write to."""
 
 from __future__ import annotations
 
@@ -8,13 +8,15 @@ from pathlib import Path
 
 from asyncinotify import Event, Inotify, Mask
 
-from gpuslice.telemetry.logs import Logger
+from gpuslice.codes import Code
+from gpuslice.telemetry.conditions import Conditions
+from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
-# A look without any event, for what inotify does not see: a mount over the directory or one of its
-# files, the far end of a link.
-_LOOK_ANYWAY_SECONDS = 5.0
+# For changes that inotify does not report: a mount over the directory or one of its files, the
+# target of a link.
+_RESYNC_SECONDS = 5.0
 _POLL_SECONDS = 0.5
 # The link that the kubelet replaces when a mounted ConfigMap has changed.
 _DATA_LINK = "..data"
@@ -22,7 +24,7 @@ _CHANGES = (
     Mask.CREATE | Mask.DELETE | Mask.MOVE | Mask.CLOSE_WRITE | Mask.MODIFY | Mask.ATTRIB
     | Mask.DELETE_SELF | Mask.MOVE_SELF
 )  # fmt: skip
-# The directory has another place or none at all, so its path needs another watch.
+# The directory was moved or removed, so its path needs another watch.
 _GONE = Mask.DELETE_SELF | Mask.MOVE_SELF | Mask.UNMOUNT | Mask.IGNORED
 
 
@@ -31,25 +33,30 @@ async def watch_directory(
     changed: Callable[[], None],
     only: str | None = None,
     *,
-    look_anyway_seconds: float = _LOOK_ANYWAY_SECONDS,
+    resync_seconds: float = _RESYNC_SECONDS,
 ) -> None:
-    """Calls `changed` after every change in the directory, and now and then without one.
+    """Calls `changed` after every change in the directory, and periodically without one.
 
-    `only` names the one file that matters: directories such as /etc are never at rest. A directory
-    that cannot be watched is polled.
+    `only` names the one file that matters: directories such as /etc change often. A directory that
+    cannot be watched is polled.
     """
-    told = ""
+    conditions = Conditions(log)
     while True:
         try:
             with Inotify() as inotify:
                 inotify.add_watch(directory, _CHANGES | Mask.ONLYDIR)
-                told = ""
+                conditions.clear("watch")
                 changed()
-                await _until_gone(inotify, directory, changed, only, look_anyway_seconds)
+                await _until_gone(inotify, directory, changed, only, resync_seconds)
         except OSError as error:  # missing, or no inotify instance is left
-            if str(error) != told:
-                told = str(error)
-                log.warning("polling a directory", directory=directory, reason=told)
+            conditions.set(
+                "watch",
+                Code.DIRECTORY_POLLED,
+                "cannot watch directory, polling it",
+                error,
+                level=LogLevel.WARNING,
+                directory=directory,
+            )
         await asyncio.sleep(_POLL_SECONDS)
         changed()
 
@@ -59,18 +66,18 @@ async def _until_gone(
     directory: Path,
     changed: Callable[[], None],
     only: str | None,
-    look_anyway_seconds: float,
+    resync_seconds: float,
 ) -> None:
     clock = asyncio.get_running_loop().time
-    look = clock() + look_anyway_seconds
+    resync_at = clock() + resync_seconds
     while directory.exists():
         try:
-            # Not counted anew at every event: most may be about other files.
-            async with asyncio.timeout_at(look):
+            # Not restarted after each event: most may concern other files.
+            async with asyncio.timeout_at(resync_at):
                 event = await inotify.get()
         except TimeoutError:
             changed()
-            look = clock() + look_anyway_seconds
+            resync_at = clock() + resync_seconds
             continue
         if _concerns(event, only):
             changed()
@@ -79,5 +86,5 @@ async def _until_gone(
 
 
 def _concerns(event: Event, only: str | None) -> bool:
-    """Without a name it is about the directory itself, or so much happened that names were lost."""
+    """An event without a name concerns the directory itself, or the event queue overflowed."""
     return only is None or event.name is None or event.name.name in (only, _DATA_LINK)

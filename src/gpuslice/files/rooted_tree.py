@@ -1,4 +1,4 @@
-"""A directory that is, or was, the root of a system: the host's, or a driver container's."""
+"""A directory that is the root of a file system, for example that of a driver container."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 
-_MOST_LINKS = 40
+_MAX_LINKS = 40
 
 
 @dataclass(frozen=True, slots=True)
 class Tree:
-    """Paths go in and come out as a process would write them whose root this is."""
+    """All paths are those of a process that has this root."""
 
     root: Path
 
@@ -22,7 +22,7 @@ class Tree:
         return self.root / path.lstrip("/")
 
     def matching(self, pattern: str) -> list[str]:
-        """What exists, sorted. Only the last part of a pattern may hold wildcards."""
+        """Existing paths, sorted. Only the last component may contain wildcards."""
         directory, name = PurePosixPath(pattern).parent, PurePosixPath(pattern).name
         if not any(c in name for c in "*?["):
             return [pattern] if os.path.lexists(self.at(pattern)) else []
@@ -33,12 +33,12 @@ class Tree:
         return [f"{directory}/{found}" for found in names if fnmatchcase(found, name)]
 
     def resolved(self, paths: Iterable[str]) -> list[str]:
-        """Files behind links, each once."""
+        """The files that the paths refer to, each once, with links followed."""
         real = dict.fromkeys(self.resolve(path) for path in paths)
         return [path for path in real if path is not None and not self.at(path).is_dir()]
 
     def resolve(self, path: str) -> str | None:
-        """Follows links; absolute ones stay below the root. None if they lead nowhere."""
+        """Follows links, which never leave the root. None if the target does not exist."""
         done: list[str] = []
         todo = _parts(path)[::-1]
         followed = 0
@@ -52,7 +52,7 @@ class Tree:
                 done.append(part)
                 continue
             followed += 1
-            if followed > _MOST_LINKS:
+            if followed > _MAX_LINKS:
                 return None
             if target.startswith("/"):
                 done = []
@@ -74,7 +74,7 @@ class Tree:
         return real is not None and self.at(real).is_dir()
 
     def is_file(self, path: str) -> bool:
-        """Anything but a directory; sockets are files too."""
+        """Anything but a directory, for example a socket."""
         real = self.resolve(path)
         return real is not None and not self.at(real).is_dir()
 
@@ -86,7 +86,7 @@ class Tree:
         return stat.S_ISREG(mode) and bool(mode & 0o111)
 
     def first(self, directories: Iterable[str], name: str) -> list[str]:
-        """None or one: from the first directory that has a file of this name."""
+        """One path, in the first directory that has a file with this name, or none."""
         paths = (f"{directory}/{name}" for directory in directories)
         return next(([path] for path in paths if self.is_file(path)), [])
 

@@ -1,1 +1,1 @@
-"""The hardware: which GPUs there are and how they fare."""
+"""The hardware: the GPUs of the node, their properties and their health."""

@@ -1,4 +1,4 @@
-"""GPUs by the CUDA driver, for machines without NVML (Tegra)."""
+"""Reads GPUs from the CUDA driver, for machines without NVML (Tegra)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _MAJOR, _MINOR = 75, 76
 
 
 class CudaError(Exception):
-    """The CUDA driver is missing or answered with an error."""
+    """The CUDA driver is missing or returned an error."""
 
 
 def cuda_version() -> tuple[int, int]:
@@ -25,7 +25,7 @@ def cuda_version() -> tuple[int, int]:
 
 
 def cuda_gpus(uuid: str) -> tuple[Gpu, ...]:
-    """They have no identity of their own: `uuid` is what stands for all of them."""
+    """These GPUs have no UUID of their own. All of them get `uuid`."""
     library = _load()
     _call(library, "cuInit", 0)
     count = ctypes.c_int()

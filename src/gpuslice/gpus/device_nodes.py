@@ -1,4 +1,4 @@
-"""Device nodes, as the kernel has them."""
+"""Device nodes of GPUs: paths, numbers and permissions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import PurePosixPath
 
 from gpuslice.files.rooted_tree import Tree
 
-# What every container with a GPU needs.
+# Every container with a GPU needs these.
 CONTROL_NODES = (
     "/dev/nvidiactl",
     "/dev/nvidia-uvm",
@@ -31,7 +31,7 @@ class CharDevice:
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A symbolic link that a container needs beside what it is given."""
+    """A symbolic link that a container needs in addition to mounted files."""
 
     target: str
     path: str
@@ -47,14 +47,14 @@ class DrmNodes:
 
 
 def char_devices(tree: Tree, patterns: Iterable[str]) -> tuple[CharDevice, ...]:
-    """Those that exist, by path or by pattern."""
+    """The character devices that exist. A pattern may be a path."""
     paths = dict.fromkeys(path for pattern in patterns for path in tree.matching(pattern))
     found = (_char_device(tree, path) for path in paths)
     return tuple(node for node in found if node is not None)
 
 
 def drm_nodes(dev: Tree, sys: Tree, pci_bus_id: str) -> DrmNodes:
-    """What /sys lists for the PCI address, so far as the nodes exist."""
+    """The nodes that /sys lists for the PCI address and that exist."""
     if not pci_bus_id:
         return DrmNodes()
     names = sys.matching(f"/sys/bus/pci/devices/{pci_bus_id}/drm/*")

@@ -1,6 +1,6 @@
-"""What a driver consists of on disk, found under the root where the agent sees it.
+"""Finds the files of a driver below its root.
 
-Paths are given from that root, which is how containers name them as well.
+Paths are absolute paths within that root. Containers use the same paths.
 """
 
 from __future__ import annotations
@@ -14,17 +14,8 @@ from pathlib import Path, PurePosixPath
 from gpuslice.files.rooted_tree import Tree
 from gpuslice.gpus.device_nodes import Link
 from gpuslice.gpus.elf import soname
+from gpuslice.gpus.library import LIBRARY_DIRECTORIES
 
-_TRIPLETS = ("x86_64-linux-gnu", "aarch64-linux-gnu")
-_LIBRARY_DIRECTORIES = (
-    "/usr/lib64",
-    *(f"/usr/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/usr/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-    "/lib64",
-    *(f"/lib/{triplet}" for triplet in _TRIPLETS),
-    *(f"/lib/{triplet}/nvidia/current" for triplet in _TRIPLETS),
-    "/usr/lib",
-)
 _PROGRAM_DIRECTORIES = (
     "/usr/local/sbin",
     "/usr/local/bin",
@@ -44,7 +35,7 @@ _PROGRAMS = (
 )
 _SOCKETS = ("nvidia-persistenced/socket", "nvidia-fabricmanager/socket")
 _FIRMWARE = ("gsp*.bin", "ucodes*.bin")
-# Libraries of other projects that come with the driver; they do not bear its version.
+# Libraries of other projects that the driver ships. Their names do not contain its version.
 _EXPLICIT_LIBRARIES = (
     "libEGL.so",
     "libGL.so",
@@ -90,7 +81,7 @@ class Library:
 
 @dataclass(frozen=True, slots=True)
 class ConfigFile:
-    """Graphics loaders look in fixed places, wherever the host keeps the file."""
+    """Graphics loaders search fixed paths, which may differ from the path on the host."""
 
     path: str
     container_path: str
@@ -99,11 +90,11 @@ class ConfigFile:
 @dataclass(frozen=True, slots=True)
 class DriverFiles:
     version: str
-    # Where libcuda lies; None if no library of this version was found.
+    # The directory of libcuda; None if no library of this version was found.
     library_directory: str | None = None
-    # Those that the loader must find.
+    # Libraries that the dynamic loader must find.
     libraries: tuple[Library, ...] = ()
-    # Those that are opened by their path.
+    # Libraries that are opened by their path.
     modules: tuple[Library, ...] = ()
     configs: tuple[ConfigFile, ...] = ()
     programs: tuple[str, ...] = ()
@@ -112,13 +103,13 @@ class DriverFiles:
 
 
 def seen_driver_root(container_driver_root: str, driver_root: str) -> Tree:
-    """Where the agent sees the driver: mounted somewhere, or on the host where it is."""
+    """The driver root as the agent sees it: mounted, or at the same path as on the host."""
     mounted = Path(container_driver_root)
     return Tree(mounted if mounted.is_dir() else Path(driver_root))
 
 
 def seen_dev_root(driver: Tree) -> Tree:
-    """A driver root without /dev is of a driver whose nodes are where the agent has its own."""
+    """The root of the device nodes: the driver root if it has /dev, or that of the agent."""
     return driver if driver.is_directory("/dev") else Tree(Path("/"))
 
 
@@ -126,7 +117,7 @@ def find_driver_files(tree: Tree, version: str, flags: frozenset[str] = frozense
     directory = _library_directory(tree, version)
     if directory is None:
         return DriverFiles(version)
-    patterns = [f"{place}/*.so.{version}" for place in (directory, f"{directory}/vdpau")]
+    patterns = [f"{path}/*.so.{version}" for path in (directory, f"{directory}/vdpau")]
     if "enable-explicit-driver-libraries" in flags:
         patterns += [f"{directory}/{name}" for name in _EXPLICIT_LIBRARIES]
     libraries = tree.resolved(path for pattern in patterns for path in tree.matching(pattern))
@@ -144,7 +135,7 @@ def find_driver_files(tree: Tree, version: str, flags: frozenset[str] = frozense
 
 def _library_directory(tree: Tree, version: str) -> str | None:
     for name in ("libcuda.so", "libnvidia-ml.so"):
-        paths = tree.resolved(f"{place}/{name}.{version}" for place in _LIBRARY_DIRECTORIES)
+        paths = tree.resolved(f"{path}/{name}.{version}" for path in LIBRARY_DIRECTORIES)
         if paths:
             return str(PurePosixPath(paths[0]).parent)
     return None
@@ -156,7 +147,7 @@ def _library(tree: Tree, path: str) -> Library:
 
 
 def _known_links(path: str) -> Iterator[Link]:
-    """Links that programs count on although no package makes them everywhere."""
+    """Links that programs depend on, and that some distributions do not create."""
     directory, name = PurePosixPath(path).parent, PurePosixPath(path).name
     if fnmatchcase(name, "libcuda.so.*.*"):
         yield Link("libcuda.so.1", f"{directory}/libcuda.so")
@@ -173,7 +164,7 @@ def _known_links(path: str) -> Iterator[Link]:
 
 
 def _loader_links(tree: Tree, path: str) -> Iterator[Link]:
-    """lib.so -> lib.so.1 -> lib.so.570.1, so far as the host has them too."""
+    """lib.so -> lib.so.1 -> lib.so.570.1, as far as these links exist on the host."""
     directory, name = PurePosixPath(path).parent, PurePosixPath(path).name
     if not fnmatchcase(name, "*.*.*"):
         return
@@ -198,12 +189,12 @@ def _modules(tree: Tree, directory: str, version: str) -> tuple[Library, ...]:
     libraries = tree.resolved(
         path for pattern in _GRAPHICS_LIBRARIES for path in tree.matching(f"{directory}/{pattern}")
     )
-    places = [f"{directory}/nvidia/xorg"]
+    directories = [f"{directory}/nvidia/xorg"]
     for base in (f"{directory}/xorg", "/usr/lib/xorg", "/usr/lib64/xorg"):
         for part in ("modules", "modules/updates"):
-            places += [f"{base}/{part}/{kind}" for kind in ("drivers", "extensions")]
+            directories += [f"{base}/{part}/{kind}" for kind in ("drivers", "extensions")]
     for name in ("nvidia_drv.so", f"libglxserver_nvidia.so.{version}"):
-        libraries += tree.first(places, name)
+        libraries += tree.first(directories, name)
     return tuple(Library(path, tuple(_known_links(path))) for path in libraries)
 
 
@@ -218,31 +209,31 @@ def _configs(tree: Tree) -> tuple[ConfigFile, ...]:
 
 
 def _programs(tree: Tree) -> tuple[str, ...]:
-    places = ([f"{place}/{name}" for place in _PROGRAM_DIRECTORIES] for name in _PROGRAMS)
-    found = (next(filter(tree.is_program, paths), None) for paths in places)
+    candidates = ([f"{path}/{name}" for path in _PROGRAM_DIRECTORIES] for name in _PROGRAMS)
+    found = (next(filter(tree.is_program, paths), None) for paths in candidates)
     return tuple(path for path in found if path is not None)
 
 
 def _firmware(tree: Tree, version: str) -> tuple[str, ...]:
     release = os.uname().release
-    places = [
-        *_custom_firmware_place(),
+    directories = [
+        *_custom_firmware_directory(),
         f"/lib/firmware/updates/{release}",
         "/lib/firmware/updates",
         f"/lib/firmware/{release}",
         "/lib/firmware",
     ]
-    patterns = [f"{place}/nvidia/{version}/{name}" for place in places for name in _FIRMWARE]
+    patterns = [f"{path}/nvidia/{version}/{name}" for path in directories for name in _FIRMWARE]
     paths = dict.fromkeys(path for pattern in patterns for path in tree.matching(pattern))
     return tuple(filter(tree.is_file, paths))
 
 
-def _custom_firmware_place() -> tuple[str, ...]:
+def _custom_firmware_directory() -> tuple[str, ...]:
     try:
-        place = Path("/sys/module/firmware_class/parameters/path").read_text().strip()
+        path = Path("/sys/module/firmware_class/parameters/path").read_text().strip()
     except (OSError, UnicodeDecodeError):
         return ()
-    return (place.rstrip("/"),) if place.startswith("/") else ()
+    return (path.rstrip("/"),) if path.startswith("/") else ()
 
 
 def _sockets(tree: Tree) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The one thing we want to know of a shared library: the name that the loader looks for."""
+"""Reads the soname of a shared library: the name under which the dynamic loader searches it."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _ENTRY = struct.Struct("<QQ")
 _PT_LOAD, _PT_DYNAMIC = 1, 2
 _DT_STRTAB, _DT_SONAME = 5, 14
 _LONGEST_NAME = 255
-# Far beyond what a library has, so that a broken file costs neither time nor memory.
+# More than any library has. A corrupt file must not take much time or memory.
 _MOST_SEGMENTS, _LONGEST_TABLE = 128, 1 << 16
 
 
 def soname(library: BinaryIO) -> str | None:
-    """None if it has none, or is no 64-bit little-endian library."""
+    """None if there is none, or if the file is not a 64-bit little-endian library."""
     try:
         return _soname(library)
     except (struct.error, UnicodeDecodeError):
@@ -45,7 +45,7 @@ def _soname(library: BinaryIO) -> str | None:
 
 
 def _offset(segments: list[tuple[int, ...]], address: int) -> int | None:
-    """Where in the file the loader's address lies."""
+    """The offset in the file of an address in memory."""
     for kind, _, offset, virtual, _, size, _, _ in segments:
         if kind == _PT_LOAD and virtual <= address < virtual + size:
             return offset + address - virtual
@@ -55,12 +55,12 @@ def _offset(segments: list[tuple[int, ...]], address: int) -> int | None:
 def _read(library: BinaryIO, offset: int, size: int) -> bytes:
     data = _read_some(library, offset, size)
     if len(data) != size:
-        raise struct.error("the file ends before its tables do")
+        raise struct.error("the file is truncated")
     return data
 
 
 def _read_some(library: BinaryIO, offset: int, size: int) -> bytes:
     if offset >= 1 << 62:
-        raise struct.error("an offset beyond any file")
+        raise struct.error("the offset is out of range")
     library.seek(offset)
     return library.read(size)

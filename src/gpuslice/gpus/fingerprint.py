@@ -1,6 +1,7 @@
-"""Notices that the node's GPUs are no longer those of the inventory, without a new enumeration.
+"""Detects that the GPUs of the node differ from the inventory, without a new enumeration.
 
-NVML enumerates at initialisation only, so hot-plug is seen in sysfs. MIG is seen by the open NVML.
+NVML enumerates at initialisation only, so hot-plug is detected in sysfs. Changes of MIG devices are
+detected through the open NVML session.
 """
 
 from __future__ import annotations
@@ -9,47 +10,47 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuslice.gpus.inventory import Inventory, LeftOut
+from gpuslice.gpus.inventory import Inventory, Skipped
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
 from gpuslice.gpus.pci import gpu_functions
 from gpuslice.slicing.gpu import Gpu
 
 _NO_DRIVER = "no driver"
 
-# Places on a GPU and the UUIDs of the MIG devices there; None: MIG is off.
+# Index and UUID of each MIG device of a GPU; None: MIG is disabled.
 _Layout = tuple[tuple[int, str], ...] | None
 
 
 @dataclass(frozen=True, slots=True)
 class Fingerprint:
-    """Cheap to take; unequal ones call for a new enumeration, and `changes` tells why."""
+    """Cheap to read. If it differs, the GPUs must be enumerated again; `changes` describes why."""
 
-    # Addresses of GPUs and the kernel driver of each; empty where sysfs shows none.
+    # PCI address -> kernel driver of each GPU; empty if sysfs lists none.
     functions: Mapping[str, str] = field(default_factory=dict)
     # By the UUID of the GPU.
     mig: Mapping[str, _Layout] = field(default_factory=dict)
-    # What was left out for its silence and answers now.
-    awake: frozenset[tuple[int, int | None]] = frozenset()
+    # GPUs and MIG devices (GPU index, MIG index) that were skipped and answer now.
+    recovered: frozenset[tuple[int, int | None]] = frozenset()
 
 
 def fingerprint(nvml: Nvml, inventory: Inventory, sysfs: Path = Path("/sys")) -> Fingerprint:
-    mig = {gpu.uuid: _layout(nvml, gpu, _places_left_out(inventory, gpu)) for gpu in inventory.gpus}
-    silent = (left for left in inventory.left_out if left.silent)
-    awake = frozenset((left.index, left.mig_index) for left in silent if _answers(nvml, left))
-    return Fingerprint(gpu_functions(sysfs), mig, awake)
+    mig = {gpu.uuid: _layout(nvml, gpu, _skipped_indices(inventory, gpu)) for gpu in inventory.gpus}
+    silent = (skipped for skipped in inventory.skipped if skipped.silent)
+    recovered = frozenset((one.index, one.mig_index) for one in silent if _answers(nvml, one))
+    return Fingerprint(gpu_functions(sysfs), mig, recovered)
 
 
 def of_inventory(inventory: Inventory, functions: Mapping[str, str]) -> Fingerprint:
-    """What a fingerprint should be while nothing has changed since the inventory was read.
+    """The fingerprint as long as nothing has changed since the inventory was read.
 
-    `functions` were looked up before it was: what came in between is a change.
+    `functions` must be read before the inventory, so that changes in between are detected.
     """
     return Fingerprint(functions, {gpu.uuid: _layout_of(gpu) for gpu in inventory.gpus})
 
 
 def changes(before: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
-    """What happened in between, in words for the log; empty if nothing did."""
-    return (*_function_changes(before, now), *_mig_changes(before, now), *_awakened(before, now))
+    """The differences, for the log. Empty if there are none."""
+    return (*_function_changes(before, now), *_mig_changes(before, now), *_recovered(before, now))
 
 
 def _function_changes(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
@@ -67,22 +68,22 @@ def _mig_changes(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
     for uuid in sorted(before.mig.keys() & now.mig.keys()):
         old, new = before.mig[uuid], now.mig[uuid]
         if (old is None) != (new is None):
-            yield f"MIG of {uuid} was switched {'off' if new is None else 'on'}"
+            yield f"MIG of {uuid} was {'disabled' if new is None else 'enabled'}"
         elif old != new:
             yield f"the MIG devices of {uuid} changed"
 
 
-def _awakened(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
-    for index, mig_index in sorted(now.awake - before.awake, key=str):
-        place = "" if mig_index is None else f":{mig_index}"
-        yield f"GPU {index}{place} answers again"
+def _recovered(before: Fingerprint, now: Fingerprint) -> Iterator[str]:
+    for index, mig_index in sorted(now.recovered - before.recovered, key=str):
+        device = f"GPU {index}" if mig_index is None else f"MIG device {index}:{mig_index}"
+        yield f"{device} answers again"
 
 
-def _layout(nvml: Nvml, gpu: Gpu, left_out: frozenset[int]) -> _Layout:
+def _layout(nvml: Nvml, gpu: Gpu, skipped: frozenset[int]) -> _Layout:
     try:
-        return _layout_now(nvml.gpu(gpu.index), left_out)
+        return _layout_now(nvml.gpu(gpu.index), skipped)
     except NvmlError:
-        # Its loss is a matter of health: a new enumeration would only make it vanish.
+        # A lost GPU is a fault, not a change: a new enumeration would only drop it.
         return _layout_of(gpu)
 
 
@@ -90,29 +91,28 @@ def _layout_of(gpu: Gpu) -> _Layout:
     return tuple((mig.index, mig.uuid) for mig in gpu.mig) if gpu.mig_enabled else None
 
 
-def _layout_now(gpu: GpuHandle, left_out: frozenset[int]) -> _Layout:
+def _layout_now(gpu: GpuHandle, skipped: frozenset[int]) -> _Layout:
     if not gpu.mig_mode():
         return None
-    places = (place for place in range(gpu.mig_places()) if place not in left_out)
-    found = (gpu.mig_device(place) for place in places)
+    found = (gpu.mig_device(i) for i in range(gpu.max_mig_devices()) if i not in skipped)
     return tuple((device.index, device.uuid()) for device in found if device is not None)
 
 
-def _places_left_out(inventory: Inventory, gpu: Gpu) -> frozenset[int]:
+def _skipped_indices(inventory: Inventory, gpu: Gpu) -> frozenset[int]:
     return frozenset(
-        left.mig_index
-        for left in inventory.left_out
-        if left.index == gpu.index and left.mig_index is not None
+        one.mig_index
+        for one in inventory.skipped
+        if one.index == gpu.index and one.mig_index is not None
     )
 
 
-def _answers(nvml: Nvml, left_out: LeftOut) -> bool:
+def _answers(nvml: Nvml, skipped: Skipped) -> bool:
     try:
-        gpu = nvml.gpu(left_out.index)
+        gpu = nvml.gpu(skipped.index)
         gpu.probe()
-        if left_out.mig_index is None:
+        if skipped.mig_index is None:
             return True
-        device = gpu.mig_device(left_out.mig_index)
+        device = gpu.mig_device(skipped.mig_index)
         if device is not None:
             device.attributes()
     except NvmlError:

@@ -4,100 +4,83 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from enum import Enum
+import time
+from collections.abc import Mapping
+from typing import Protocol
 
+from gpuslice.codes import Code
 from gpuslice.config.settings import HealthSettings
+from gpuslice.config.timing import Timing
+from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError, XidEvent, XidEvents
 from gpuslice.gpus.xids import is_fatal, is_watched
+from gpuslice.slicing.notice import Notice
 
-_WAIT_MS = 500
-# After an error of the wait itself, so that a broken driver does not become a busy loop.
-_PAUSE_SECONDS = 1.0
-# Waits end by themselves long before.
+# An event ends the wait at once.
+_LONGEST_WAIT_SECONDS = 0.5
+# How long `stop` waits for the thread. A wait for events ends long before.
 _STUCK_SECONDS = 5.0
-# How often GPUs are asked whether they still answer: a lost one need not send an event.
-_PROBE_EVERY_WAITS = 10
-# An error that does not say the GPU is lost may pass; one that stays does not.
-_PATIENT_PROBES = 3
+# An error other than "GPU is lost" may be temporary.
+_PROBES_UNTIL_LOST = 3
 
 
-class Cause(Enum):
-    """What a trouble comes from, as that decides what may end it."""
+class HealthReporter(Protocol):
+    """Called from the thread of the watch, and from the thread that starts it."""
 
-    XID = "xid"
-    LOST = "lost"  # the GPU does not answer
-    UNWATCHED = "unwatched"  # it may be in order, but nobody would hear if it were not
+    def watch_started(self) -> None:
+        """Everything that cannot be watched is reported again from here on."""
 
+    def fault(self, fault: Fault) -> None: ...
 
-@dataclass(frozen=True, slots=True)
-class Trouble:
-    """What befell a GPU. `uuid` is None when the driver cannot say which one.
-
-    Where an instance is set, only MIG devices of that instance are concerned.
-    """
-
-    uuid: str | None
-    reason: str
-    cause: Cause = Cause.UNWATCHED
-    xid: int | None = None
-    gpu_instance: int | None = None
-    compute_instance: int | None = None
-
-
-def _unsaid(note: str) -> None:
-    del note
+    def notice(self, notice: Notice) -> None:
+        """Something that an operator should know although no GPU is unhealthy."""
 
 
 class HealthWatch:
-    """A thread that waits for XID events, since the driver's wait blocks.
-
-    `report` and `note` are called on that thread, and during `start` on the caller's. A note is
-    something that an operator should know although no GPU is unhealthy for it.
-    """
+    """A thread that waits for XID events, because the driver's wait blocks."""
 
     def __init__(
         self,
         nvml: Nvml,
         indices: Mapping[str, int],
-        report: Callable[[Trouble], None],
         settings: HealthSettings,
-        note: Callable[[str], None] = _unsaid,
+        reporter: HealthReporter,
+        timing: Timing,
     ) -> None:
         self._nvml = nvml
         self._indices = dict(indices)
-        self._report = report
         self._settings = settings
-        self._note = note
+        self._reporter = reporter
+        self._timing = timing
         self._handles: dict[str, GpuHandle] = {}
         self._events: XidEvents | None = None
-        # How many probes in a row a GPU has failed.
-        self._silent: dict[str, int] = {}
-        # GPUs that are known not to answer.
+        # How many probes in a row have failed.
+        self._failed_probes: dict[str, int] = {}
+        # GPUs that do not answer.
         self._lost: set[str] = set()
         self._wait_error = ""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Events are collected from here on, so that none is missed before the first wait."""
+        """The driver collects events from here on, so none is missed before the first wait."""
+        self._reporter.watch_started()
         if not self._indices or not is_watched(self._settings):
             return
         for uuid, index in self._indices.items():
             try:
                 self._handles[uuid] = self._nvml.gpu(index)
             except NvmlError as error:
-                self._lose(uuid, error)
+                self._report_lost(uuid, error)
         try:
             self._open_events()
         except NvmlError as error:
-            self._report(Trouble(None, f"GPU errors cannot be watched ({error})"))
+            self._report(Code.GPU_NOT_WATCHED, f"GPU errors cannot be watched ({error})")
         self._thread = threading.Thread(target=self._run, name="gpu-health", daemon=True)
         self._thread.start()
 
     def stop(self) -> bool:
-        """Returns whether the thread has left the driver; it may be stuck there for good."""
+        """Returns whether the thread has ended. It may hang in a call to the driver forever."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_STUCK_SECONDS)
@@ -108,14 +91,14 @@ class HealthWatch:
         return True
 
     def _drain(self) -> None:
-        """What came in since the last wait would be lost with the set."""
+        """Events since the last wait would be lost with the event set."""
         with contextlib.suppress(NvmlError):
             while self._events is not None and (event := self._events.wait(0)) is not None:
                 if is_fatal(event.xid, self._settings):
-                    self._tell(event)
+                    self._report_xid(event)
 
     def _open_events(self) -> None:
-        """Registers every GPU that answers, each once, however many devices it is offered as."""
+        """Registers every GPU that answers."""
         fresh = XidEvents()
         self._close_events()
         self._events = fresh
@@ -132,87 +115,100 @@ class HealthWatch:
     def _register(self, events: XidEvents, uuid: str, handle: GpuHandle) -> None:
         try:
             if not events.register(handle):
-                self._note(f"GPU {handle.index} ({uuid}) reports no XIDs; only its loss is noticed")
+                message = f"GPU {handle.index} ({uuid}) reports no XIDs; only its loss is detected"
+                self._reporter.notice(Notice(Code.NO_XID_EVENTS, message))
         except NvmlError as error:
             if error.gpu_is_lost:
-                self._lose(uuid, error)
+                self._report_lost(uuid, error)
             else:
-                self._report(Trouble(uuid, f"its errors cannot be watched ({error})"))
+                self._report(Code.GPU_NOT_WATCHED, f"its errors cannot be watched ({error})", uuid)
 
     def _run(self) -> None:
         try:
             self._watch()
         except Exception as error:
-            # A watch that died unseen would leave broken GPUs on offer.
-            self._report(Trouble(None, f"the health watch failed ({error!r})"))
+            # Without a watch, broken GPUs would stay healthy.
+            self._report(Code.GPU_NOT_WATCHED, f"the health watch failed ({error!r})")
             raise
 
     def _watch(self) -> None:
-        waits = 0
+        interval = self._timing.gpu_probe
+        wait_seconds = min(interval, _LONGEST_WAIT_SECONDS)
+        probe_at = time.monotonic() + interval
         while not self._stopping.is_set():
             if self._events is None:
-                self._stopping.wait(_WAIT_MS / 1000)
+                self._stopping.wait(wait_seconds)
             else:
-                self._wait(self._events)
-            waits += 1
-            if waits % _PROBE_EVERY_WAITS == 0:
+                self._wait(self._events, wait_seconds)
+            if time.monotonic() >= probe_at:
                 self._probe()
+                probe_at = time.monotonic() + interval
 
-    def _wait(self, events: XidEvents) -> None:
+    def _wait(self, events: XidEvents, seconds: float) -> None:
         try:
-            event = events.wait(_WAIT_MS)
+            event = events.wait(round(seconds * 1000))
         except NvmlError as error:
             self._wait_failed(error)
             return
         self._wait_error = ""
         if event is not None and is_fatal(event.xid, self._settings):
-            self._tell(event)
+            self._report_xid(event)
 
     def _wait_failed(self, error: NvmlError) -> None:
-        """Which GPU is it? The others must not suffer for it."""
+        """Finds the GPU that causes it, so that the others are not affected."""
         if str(error) != self._wait_error:
             self._wait_error = str(error)
-            self._note(f"waiting for GPU errors fails and is tried again ({error})")
+            message = f"waiting for GPU errors fails, retrying ({error})"
+            self._reporter.notice(Notice(Code.EVENT_WAIT_FAILED, message))
         known = set(self._lost)
         self._probe()
         if self._lost - known:
-            # A lost GPU may spoil the set for good; better the old one than none.
+            # A lost GPU may break the event set. If a new one fails, too, the old one stays.
             with contextlib.suppress(NvmlError):
                 self._open_events()
-        self._stopping.wait(_PAUSE_SECONDS)
+        # A broken driver must not cause a busy loop.
+        self._stopping.wait(self._timing.gpu_event_retry)
 
-    def _tell(self, event: XidEvent) -> None:
+    def _report_xid(self, event: XidEvent) -> None:
         reason = f"XID {event.xid}"
         if event.handle is not None:
             uuid = next(u for u, h in self._handles.items() if h is event.handle)
-            self._report(
-                Trouble(
-                    uuid, reason, Cause.XID, event.xid, event.gpu_instance, event.compute_instance
+            self._reporter.fault(
+                Fault(
+                    Code.XID,
+                    reason,
+                    uuid,
+                    event.gpu_instance,
+                    event.compute_instance,
+                    event.xid,
                 )
             )
             return
-        # Most likely a GPU that is gone, and so cannot say that it was its own.
+        # Most likely the GPU is lost, and the driver cannot identify it any more.
         known = set(self._lost)
         self._probe()
         if not self._lost - known:
-            self._report(Trouble(None, f"{reason} of an unknown GPU", Cause.XID, event.xid))
+            self._reporter.fault(Fault(Code.XID, f"{reason} of an unknown GPU", xid=event.xid))
 
     def _probe(self) -> None:
         for uuid, handle in self._handles.items():
             try:
                 handle.probe()
             except NvmlError as error:
-                self._silent[uuid] = self._silent.get(uuid, 0) + 1
-                if error.gpu_is_lost or self._silent[uuid] >= _PATIENT_PROBES:
-                    self._lose(uuid, error)
+                self._failed_probes[uuid] = self._failed_probes.get(uuid, 0) + 1
+                if error.gpu_is_lost or self._failed_probes[uuid] >= _PROBES_UNTIL_LOST:
+                    self._report_lost(uuid, error)
             else:
-                self._silent.pop(uuid, None)
+                self._failed_probes.pop(uuid, None)
                 self._lost.discard(uuid)
 
-    def _lose(self, uuid: str, error: NvmlError) -> None:
-        """Once per loss: a lost GPU is found lost again at every probe."""
+    def _report_lost(self, uuid: str, error: NvmlError) -> None:
+        """Reports once per loss: every probe of a lost GPU fails."""
         if uuid in self._lost:
             return
         self._lost.add(uuid)
         what = "the GPU is lost" if error.gpu_is_lost else "the GPU does not answer"
-        self._report(Trouble(uuid, f"{what} ({error})", Cause.LOST))
+        self._report(Code.GPU_LOST, f"{what} ({error})", uuid)
+
+    def _report(self, code: Code, message: str, uuid: str | None = None) -> None:
+        self._reporter.fault(Fault(code, message, uuid))

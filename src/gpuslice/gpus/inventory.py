@@ -1,30 +1,41 @@
-"""What the node has: each GPU with its own figures, and why a GPU is left out."""
+"""The GPUs of the node, each with its own properties, and why a GPU is skipped."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice.gpus.mig_capabilities import Capabilities, read_capabilities
 from gpuslice.gpus.mig_devices import read_mig_devices
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
 from gpuslice.gpus.pci import numa_node
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.gpu import Gpu, MigDevice
+from gpuslice.slicing.notice import Notice
 
-# The small GPU that drives the screen of a DGX Station; nobody computes on it.
+# The display GPU of a DGX Station, which is not for compute.
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
 
 
+class Platform(Enum):
+    """How the GPUs of a machine are found."""
+
+    NVML = "nvml"
+    WSL = "wsl"
+    TEGRA = "tegra"
+
+
 @dataclass(frozen=True, slots=True)
-class LeftOut:
-    """A GPU, or one MIG device of it, that cannot be offered."""
+class Skipped:
+    """A GPU, or one MIG device of it, that cannot be advertised."""
 
     index: int
     reason: str
-    # The MIG device's place on its GPU; None if it is the GPU itself.
+    # The index of the MIG device on its GPU; None: the GPU itself.
     mig_index: int | None = None
-    # It did not answer, and may do so later.
+    # It does not answer, and may answer later.
     silent: bool = False
 
 
@@ -32,64 +43,71 @@ class LeftOut:
 class Inventory:
     driver_version: str
     gpus: tuple[Gpu, ...]
-    left_out: tuple[LeftOut, ...] = ()
-    # GPUs that processes may open beside MPS, and so without limits.
+    skipped: tuple[Skipped, ...] = ()
+    # GPUs that processes can open without MPS, and so without limits.
     not_exclusive: tuple[Gpu, ...] = ()
-    # What is offered where GPUs have no identity of their own.
-    stand_ins: tuple[Device, ...] = ()
-    # What an operator may want to know although nothing is wrong.
-    notes: tuple[str, ...] = ()
+    # Advertised on platforms that do not identify their GPUs.
+    placeholders: tuple[Device, ...] = ()
+    notices: tuple[Notice, ...] = ()
+    platform: Platform = Platform.NVML
 
 
 def read_inventory(nvml: Nvml, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Inventory:
-    """A GPU that fails to answer is left out and does not disturb the others."""
+    """A GPU that does not answer is skipped and does not affect the others."""
     reading = _Reading(sysfs, read_capabilities(proc))
     for index in range(nvml.count()):
         try:
             reading.add(nvml.gpu(index))
         except NvmlError as error:
             reason = f"it does not answer ({error})"
-            reading.left_out.append(LeftOut(index, reason, silent=True))
+            reading.skipped.append(Skipped(index, reason, silent=True))
     return Inventory(
         nvml.driver_version(),
         tuple(reading.gpus),
-        tuple(reading.left_out),
+        tuple(reading.skipped),
         tuple(reading.not_exclusive),
-        notes=tuple(reading.notes),
+        notices=tuple(reading.notices),
     )
 
 
 class _Reading:
-    """Collects what GPU after GPU says."""
+    """Collects the properties of one GPU after the other."""
 
     def __init__(self, sysfs: Path, capabilities: Capabilities) -> None:
         self._sysfs = sysfs
         self._capabilities = capabilities
         self.gpus: list[Gpu] = []
-        self.left_out: list[LeftOut] = []
+        self.skipped: list[Skipped] = []
         self.not_exclusive: list[Gpu] = []
-        self.notes: list[str] = []
+        self.notices: list[Notice] = []
 
     def add(self, handle: GpuHandle) -> None:
-        """Raises NvmlError before anything of the GPU is kept."""
+        """Raises NvmlError and adds nothing if the GPU does not answer."""
         name = handle.name()
         if name in _DISPLAYS:
-            self.notes.append(f"GPU {handle.index} ({name}) drives a screen and is not offered")
+            self._add_notice(
+                Code.GPU_SKIPPED, f"skipping GPU {handle.index} ({name}): it is a display GPU"
+            )
             return
         mig_mode = handle.mig_mode()
-        mig, undescribed = read_mig_devices(handle, self._capabilities) if mig_mode else ((), ())
+        mig, skipped = read_mig_devices(handle, self._capabilities) if mig_mode else ((), ())
         memory_mib = _memory_mib(handle)
         gpu = self._describe(handle, name, memory_mib, mig, mig_mode=mig_mode)
-        # Compute modes do not exist while MIG is on.
+        # A GPU in MIG mode has no compute mode.
         exclusive = bool(mig_mode) or handle.exclusive_process()
         self.gpus.append(gpu)
         if not exclusive:
             self.not_exclusive.append(gpu)
         if not memory_mib:
-            self.notes.append(f"GPU {handle.index} ({name}) has no memory of its own to count")
-        self.left_out.extend(
-            LeftOut(handle.index, lost.reason, lost.place, lost.silent) for lost in undescribed
+            self._add_notice(
+                Code.NO_DEVICE_MEMORY, f"GPU {handle.index} ({name}) has no memory of its own"
+            )
+        self.skipped.extend(
+            Skipped(handle.index, one.reason, one.index, one.silent) for one in skipped
         )
+
+    def _add_notice(self, code: Code, message: str) -> None:
+        self.notices.append(Notice(code, message))
 
     def _describe(
         self,
@@ -118,7 +136,7 @@ class _Reading:
 
 
 def _memory_mib(handle: GpuHandle) -> int:
-    """0 for GPUs that share the memory of the processor and count none as their own."""
+    """0 for GPUs that share the memory of the processor."""
     try:
         return handle.memory_mib()
     except NvmlError as error:

@@ -1,4 +1,4 @@
-"""Which device node stands for the right to use a MIG instance."""
+"""The device nodes that grant access to MIG instances."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MINORS = Path("driver/nvidia-caps/mig-minors")
 class Capabilities:
     """The driver's list of minor numbers: `gpu0/gi1/ci0/access` -> 13.
 
-    It has a line for every instance that could be made, so it need not be read again with MIG.
+    It lists every instance that can be created, so it stays valid when MIG devices change.
     """
 
     minors: dict[str, int]
@@ -33,7 +33,7 @@ class Capabilities:
 
 
 class NoCapability(Exception):
-    """A MIG instance has no device node; the text says what is missing."""
+    """A MIG instance has no device node; the message names the missing entry."""
 
 
 def read_capabilities(proc: Path) -> Capabilities:

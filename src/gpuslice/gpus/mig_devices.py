@@ -1,4 +1,4 @@
-"""The MIG devices of a GPU. One that cannot be described leaves the others as they are."""
+"""Reads the MIG devices of a GPU. A device that cannot be described is skipped."""
 
 from __future__ import annotations
 
@@ -11,33 +11,34 @@ from gpuslice.slicing.gpu import MigDevice
 
 
 @dataclass(frozen=True, slots=True)
-class Undescribed:
-    """A MIG device that cannot be offered. `silent`: it did not answer, and may do so later."""
+class SkippedMigDevice:
+    """A MIG device that cannot be advertised. `silent`: it may answer later."""
 
-    place: int
+    index: int
     reason: str
     silent: bool
 
 
 def read_mig_devices(
     gpu: GpuHandle, capabilities: Capabilities
-) -> tuple[tuple[MigDevice, ...], tuple[Undescribed, ...]]:
-    """Raises NvmlError if it is the GPU that does not answer."""
+) -> tuple[tuple[MigDevice, ...], tuple[SkippedMigDevice, ...]]:
+    """Raises NvmlError if the GPU itself does not answer."""
     devices: list[MigDevice] = []
-    undescribed: list[Undescribed] = []
+    skipped: list[SkippedMigDevice] = []
     gpu_minor, gpu_bytes = gpu.minor(), gpu.memory_bytes()
-    for place in range(gpu.mig_places()):
+    for index in range(gpu.max_mig_devices()):
         try:
-            handle = gpu.mig_device(place)
+            handle = gpu.mig_device(index)
             if handle is not None:
                 devices.append(_describe(gpu, handle, gpu_minor, gpu_bytes, capabilities))
         except NoCapability as error:
-            undescribed.append(Undescribed(place, str(error), silent=False))
+            skipped.append(SkippedMigDevice(index, str(error), silent=False))
         except NvmlError as error:
             if error.gpu_is_lost:
                 raise
-            undescribed.append(Undescribed(place, f"it does not answer ({error})", silent=True))
-    return tuple(devices), tuple(undescribed)
+            reason = f"it does not answer ({error})"
+            skipped.append(SkippedMigDevice(index, reason, silent=True))
+    return tuple(devices), tuple(skipped)
 
 
 def _describe(
@@ -48,29 +49,29 @@ def _describe(
     capabilities: Capabilities,
 ) -> MigDevice:
     gpu_instance, compute_instance = handle.gpu_instance(), handle.compute_instance()
-    has = handle.attributes()
+    attributes = handle.attributes()
     return MigDevice(
         uuid=handle.uuid(),
         index=handle.index,
         gpu_instance=gpu_instance,
         compute_instance=compute_instance,
         profile=name_of_profile(
-            has.gpu_slices,
-            has.compute_slices,
-            has.memory_mib,
+            attributes.gpu_slices,
+            attributes.compute_slices,
+            attributes.memory_mib,
             gpu_bytes,
             _suffix(gpu, handle, gpu_instance),
         ),
-        memory_mib=has.memory_mib,
-        multiprocessors=has.multiprocessors,
-        slices=(has.gpu_slices, has.compute_slices),
-        engines=has.engines,
+        memory_mib=attributes.memory_mib,
+        multiprocessors=attributes.multiprocessors,
+        slices=(attributes.gpu_slices, attributes.compute_slices),
+        engines=attributes.engines,
         nodes=capabilities.nodes(gpu_minor, gpu_instance, compute_instance),
     )
 
 
 def _suffix(gpu: GpuHandle, handle: MigHandle, gpu_instance: int) -> str:
-    """The profile itself may only be asked for with privileges, which not every agent has."""
+    """Reading the profile requires privileges that the agent may not have."""
     try:
         return suffix_of_profile(gpu.gpu_instance_profile(gpu_instance))
     except NvmlError as error:

@@ -6,7 +6,7 @@ _EIGHTHS = 8
 _GIB = 1024**3
 _MIB = 1024**2
 
-# What the names of profiles say beside their size, by NVML's number of the profile.
+# Suffixes of profile names, by NVML's number of the profile.
 _SUFFIXES = {
     7: "+me",  # 1 slice, with the media engines
     8: "+me",  # 2 slices
@@ -40,10 +40,10 @@ def suffix_in_name(device_name: str) -> str:
 
 
 def _gigabytes(memory_mib: int, gpu_bytes: int) -> int:
-    """A share in eighths of the whole, since what an instance can use is a little less."""
+    """By the share in eighths, because an instance can use a little less than its name says."""
     if gpu_bytes <= 0:
         return 0
     eighths = -(-memory_mib * _MIB * _EIGHTHS // gpu_bytes)
     whole = -(-gpu_bytes // _GIB)
-    # Half a gigabyte counts as one: an eighth of 180 is called 23.
+    # Half a gigabyte is rounded up: an eighth of 180 is 23.
     return (2 * eighths * whole + _EIGHTHS) // (2 * _EIGHTHS)

@@ -1,4 +1,4 @@
-"""What labels tell of a node beside its GPUs: driver, machine, PCI functions, fabric."""
+"""Facts about a node in addition to its GPUs: driver, machine, PCI functions, fabric."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.config.settings import MACHINE_TYPE_FILE
 from gpuslice.gpus.cuda import CudaError, cuda_version
 from gpuslice.gpus.nvml import Fabric, Nvml, NvmlError
+from gpuslice.gpus.pci import nvidia_functions, pci_class
 from gpuslice.slicing.gpu import Gpu
 
-MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
 UNKNOWN = "unknown"
 
-_NVIDIA_VENDOR = 0x10DE
-# Of the PCI configuration space and of the capability that a hypervisor adds to a virtual GPU.
+# The PCI configuration space, and the capability that a hypervisor adds to a virtual GPU.
 _STATUS, _HAS_CAPABILITIES = 0x06, 0x10
 _FIRST_CAPABILITY = 0x34
 _CONFIG_SIZE = 256
@@ -27,7 +27,7 @@ _VERSION_RECORD, _VERSION_LENGTH = 0, 10
 
 @dataclass(frozen=True, slots=True)
 class Vgpu:
-    """A virtual GPU; its host's driver, as far as the hypervisor tells."""
+    """A virtual GPU, and the driver of its host if the hypervisor reports it."""
 
     host_driver_version: str | None = None
     host_driver_branch: str | None = None
@@ -35,7 +35,7 @@ class Vgpu:
 
 @dataclass(frozen=True, slots=True)
 class NodeFacts:
-    # Empty and (0, 0) where nobody knows.
+    # Empty and (0, 0) if unknown.
     driver_version: str = ""
     cuda_version: tuple[int, int] = (0, 0)
     machine: str = UNKNOWN
@@ -43,7 +43,7 @@ class NodeFacts:
     pci_classes: tuple[int | None, ...] = ()
     # One per GPU that is attached to a fabric.
     fabrics: tuple[Fabric, ...] = ()
-    # None: it cannot be told, since the configuration spaces are not readable in full.
+    # None: unknown, because the PCI configuration spaces cannot be read completely.
     vgpus: tuple[Vgpu, ...] | None = ()
 
 
@@ -53,23 +53,23 @@ def read_facts(
     machine_type_file: str = MACHINE_TYPE_FILE,
     sysfs: Path = Path("/sys"),
 ) -> NodeFacts:
-    """Blocks. `nvml` is None where there is no such library, as on Tegra.
+    """Blocks. `nvml` is None on a machine without NVML, for example Tegra.
 
-    Raises NvmlError if the driver does not tell its version; whatever else fails is left out.
+    Raises NvmlError if the driver does not report its version. Any other fact that cannot be read
+    is unknown.
     """
-    devices = sysfs / "bus" / "pci" / "devices"
     return NodeFacts(
         driver_version=nvml.driver_version() if nvml else "",
         cuda_version=nvml.cuda_version() if nvml else _cuda_version(),
         machine=_machine(machine_type_file),
-        pci_classes=tuple(_number(devices / gpu.pci_bus_id / "class") for gpu in gpus),
+        pci_classes=tuple(pci_class(sysfs, gpu.pci_bus_id) for gpu in gpus),
         fabrics=tuple(_fabrics(nvml, gpus)) if nvml else (),
-        vgpus=_vgpus(devices),
+        vgpus=_vgpus(sysfs),
     )
 
 
 def vgpu_of(config: bytes) -> Vgpu | None:
-    """The virtual GPU behind a PCI function, by its configuration space; None: it is none."""
+    """Parses a PCI configuration space. None: the function is not a virtual GPU."""
     capability = _vendor_capability(config)
     if capability[3:5] != _SIGNATURE:
         return None
@@ -107,14 +107,12 @@ def _text(raw: bytes) -> str:
     return raw.strip(b"\0").decode("ascii", "replace")
 
 
-def _vgpus(devices: Path) -> tuple[Vgpu, ...] | None:
+def _vgpus(sysfs: Path) -> tuple[Vgpu, ...] | None:
     found: list[Vgpu] = []
     try:
-        for function in sorted(devices.iterdir()):
-            if _number(function / "vendor") != _NVIDIA_VENDOR:
-                continue
+        for function in nvidia_functions(sysfs):
             config = (function / "config").read_bytes()
-            if len(config) < _CONFIG_SIZE:  # the kernel shows the rest to the privileged only
+            if len(config) < _CONFIG_SIZE:  # unprivileged processes can read a part only
                 return None
             vgpu = vgpu_of(config)
             if vgpu is not None:
@@ -137,13 +135,6 @@ def _machine(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace").strip() if path else UNKNOWN
     except OSError:
         return UNKNOWN
-
-
-def _number(path: Path) -> int | None:
-    try:
-        return int(path.read_text(encoding="ascii").strip(), 0)
-    except (OSError, ValueError):
-        return None
 
 
 def _cuda_version() -> tuple[int, int]:

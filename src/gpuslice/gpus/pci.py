@@ -1,38 +1,46 @@
-"""What the kernel says about PCI functions, which needs no driver of NVIDIA."""
+"""PCI functions in sysfs, which are listed without an NVIDIA driver, too."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-_DEVICES = Path("bus/pci/devices")
-_NVIDIA = "0x10de"
-# Display controllers: VGA and 3D.
-_GPU_CLASSES = ("0x0300", "0x0302")
+_NVIDIA = 0x10DE
+# VGA and 3D controllers: the upper two bytes of the PCI class.
+_GPU_CLASSES = (0x0300, 0x0302)
 
 
 def numa_node(sysfs: Path, bus_id: str) -> int | None:
-    """None where the machine has no NUMA nodes or does not say."""
-    text = _read(sysfs / _DEVICES / bus_id / "numa_node")
-    try:
-        node = int(text)
-    except ValueError:
-        return None
-    return node if node >= 0 else None
+    """None if the machine has no NUMA nodes or does not report them."""
+    node = _number(_devices(sysfs) / bus_id / "numa_node")
+    return node if node is not None and node >= 0 else None
+
+
+def pci_class(sysfs: Path, bus_id: str) -> int | None:
+    return _number(_devices(sysfs) / bus_id / "class")
 
 
 def gpu_functions(sysfs: Path) -> dict[str, str]:
-    """GPUs of NVIDIA by their address, with the kernel driver each is bound to (empty: none)."""
+    """PCI address of each NVIDIA GPU -> the kernel driver that it is bound to (empty: none)."""
     try:
-        functions = sorted((sysfs / _DEVICES).iterdir())
+        functions = nvidia_functions(sysfs)
     except OSError:
         return {}
     return {path.name: _driver(path) for path in functions if _is_gpu(path)}
 
 
+def nvidia_functions(sysfs: Path) -> list[Path]:
+    """All PCI functions of NVIDIA, GPUs or not. Raises OSError on a machine without PCI."""
+    functions = sorted(_devices(sysfs).iterdir())
+    return [path for path in functions if _number(path / "vendor") == _NVIDIA]
+
+
+def _devices(sysfs: Path) -> Path:
+    return sysfs / "bus" / "pci" / "devices"
+
+
 def _is_gpu(function: Path) -> bool:
-    return _read(function / "vendor") == _NVIDIA and _read(function / "class").startswith(
-        _GPU_CLASSES
-    )
+    number = _number(function / "class")
+    return number is not None and number >> 8 in _GPU_CLASSES
 
 
 def _driver(function: Path) -> str:
@@ -42,9 +50,9 @@ def _driver(function: Path) -> str:
         return ""
 
 
-def _read(path: Path) -> str:
-    """A function may vanish while it is being looked at."""
+def _number(path: Path) -> int | None:
+    """None if it cannot be read: a function can be removed at any time."""
     try:
-        return path.read_text().strip()
-    except (OSError, UnicodeDecodeError):
-        return ""
+        return int(path.read_text(encoding="ascii").strip(), 0)
+    except (OSError, ValueError):
+        return None

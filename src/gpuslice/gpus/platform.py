@@ -1,35 +1,28 @@
-"""What kind of machine this is, and what stands for GPUs where they have no identity."""
+"""The kind of machine, and placeholders for GPUs on machines that do not identify them."""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from enum import Enum
 from pathlib import Path
 
 from gpuslice.config.settings import Discovery
-from gpuslice.gpus.inventory import Inventory
+from gpuslice.gpus.inventory import Inventory, Platform
 from gpuslice.gpus.library import NVML, find_library
 from gpuslice.gpus.nvml import Nvml, NvmlError
 from gpuslice.slicing.device import Device
 
 _DXCORE = "libdxcore.so"
-# The integrated GPUs of Tegra systems, by what NVML calls them.
+# Integrated GPUs of Tegra systems, by their NVML names.
 _INTEGRATED = ("(nvgpu)", "NVIDIA Thor")
-
-
-class Platform(Enum):
-    NVML = "nvml"
-    WSL = "wsl"
-    TEGRA = "tegra"
 
 
 def detect(
     discovery: Discovery, driver_root: Path, nvml: Nvml | None, system: Path = Path("/")
 ) -> Platform:
-    """`nvml`: the driver if it could be opened. `system`: the root of the machine's own files.
+    """`nvml` is the driver if it could be opened, `system` the root of the machine's own files.
 
-    Where nothing can be told it is a machine with NVML, whose absence is then the error to report.
+    If nothing else is detected, NVML is expected, and its absence is the error to report.
     """
     if discovery is Discovery.TEGRA:
         return Platform.TEGRA
@@ -40,12 +33,14 @@ def detect(
     return Platform.NVML
 
 
-def stand_in_inventory(platform: Platform, nvml: Nvml | None) -> Inventory:
-    """What a machine offers whose GPUs cannot be told apart."""
-    return Inventory(_driver_version(nvml), (), stand_ins=_stand_ins(platform, nvml))
+def placeholder_inventory(platform: Platform, nvml: Nvml | None) -> Inventory:
+    """For a platform that does not identify its GPUs."""
+    return Inventory(
+        _driver_version(nvml), (), placeholders=_placeholders(platform, nvml), platform=platform
+    )
 
 
-def _stand_ins(platform: Platform, nvml: Nvml | None) -> tuple[Device, ...]:
+def _placeholders(platform: Platform, nvml: Nvml | None) -> tuple[Device, ...]:
     match platform:
         case Platform.WSL:
             model = next(iter(_names(nvml)), "")
@@ -73,7 +68,7 @@ def _has_tegra_files(system: Path) -> bool:
 
 
 def _names(nvml: Nvml | None) -> list[str]:
-    """Of the GPUs that answer."""
+    """The names of the GPUs that answer."""
     if nvml is None:
         return []
     names: list[str] = []

@@ -1,4 +1,4 @@
-"""How closely the GPUs of a node are joined, read once: it does not change while they run."""
+"""How closely the GPUs of a node are connected. It does not change while they are in use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpuslice.gpus.nvml import GpuHandle, LinkEnd, NvLink, Nvml, NvmlError
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.topology import Topology
 
-# By the level at which the ways to two GPUs part, as NVML counts it.
+# By the common ancestor of two GPUs in the PCI topology, as NVML numbers it.
 _PCI_SCORES = {
     0: 60,  # on one board
     10: 50,  # one PCIe switch
@@ -23,7 +23,7 @@ _SCORE_PER_LINK = 100
 
 
 def read_topology(nvml: Nvml, gpus: Sequence[Gpu]) -> Topology:
-    """What one GPU or link fails to answer costs only the scores that depend on it."""
+    """A GPU or link that cannot be read affects only the scores that depend on it."""
     handles = _handles(nvml, gpus)
     links = {gpu.uuid: handles[gpu.uuid].links() for gpu in gpus if gpu.uuid in handles}
     ends = _ends(gpus, links)
@@ -38,7 +38,7 @@ def read_topology(nvml: Nvml, gpus: Sequence[Gpu]) -> Topology:
 
 @dataclass(frozen=True, slots=True)
 class _Ends:
-    """Where the links of a GPU end: at GPUs, by UUID, and at NVSwitches."""
+    """The number of links to each other GPU, by UUID, and to NVSwitches."""
 
     gpus: Mapping[str, int]
     switches: int
@@ -72,9 +72,9 @@ def _count(links: Sequence[NvLink], by_bus_id: Mapping[str, str]) -> _Ends:
 
 
 def _links_between(one: str, other: str, ends: Mapping[str, _Ends]) -> int:
-    """The lesser of what both sides say: a link that only one end knows carries nothing.
+    """The smaller number of both sides: a link that only one side reports is not usable.
 
-    NVSwitches join all their GPUs alike, so there the GPU with fewer links is the bottleneck.
+    NVSwitches connect all their GPUs alike, so the GPU with fewer links is the bottleneck.
     """
     direct = min(ends[one].gpus.get(other, 0), ends[other].gpus.get(one, 0))
     return direct + min(ends[one].switches, ends[other].switches)

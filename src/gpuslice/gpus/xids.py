@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from gpuslice.config.settings import HealthSettings
 
-# Errors of an application, not of the GPU: the next process finds it in order.
+# Errors of an application. They do not affect the GPU.
 APPLICATION_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 
 
 def is_fatal(xid: int, settings: HealthSettings) -> bool:
-    """What is named as fatal is so, whatever else says that it may be ignored."""
+    """An XID in `fatal` is fatal even if another setting ignores it."""
     if not settings.enabled:
         return False
     if settings.fatal is None or xid in settings.fatal:
@@ -18,5 +18,5 @@ def is_fatal(xid: int, settings: HealthSettings) -> bool:
 
 
 def is_watched(settings: HealthSettings) -> bool:
-    """Whether anything could be fatal at all."""
+    """Whether any XID can be fatal."""
     return settings.enabled and (not settings.ignore_all or settings.fatal != frozenset())

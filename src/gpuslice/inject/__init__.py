@@ -1,1 +1,1 @@
-"""A grant -> what the container receives. Pure: values in, values out."""
+"""Grants -> what containers receive. Pure: values in, values out, no I/O."""

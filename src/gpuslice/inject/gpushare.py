@@ -1,18 +1,17 @@
-"""The variables that gpushare's users and tools read."""
+"""The variables that users and tools of gpushare read."""
 
 from __future__ import annotations
 
-from gpuslice.kubelet.answer import ContainerAnswer
-from gpuslice.slicing.grant import Grant
+from gpuslice.inject.edits import ContainerEdits
+from gpuslice.slicing.grant import GrantedPart
 
 
-def gpushare_variables(grant: Grant, *, pod_units: int) -> ContainerAnswer:
-    """Beside the GPU itself."""
-    return ContainerAnswer(
+def gpushare_variables(granted: GrantedPart, *, pod_units: int) -> ContainerEdits:
+    return ContainerEdits(
         env={
-            "ALIYUN_COM_GPU_MEM_IDX": str(grant.gpu.minor),
+            "ALIYUN_COM_GPU_MEM_IDX": str(granted.part.device.minor),
             "ALIYUN_COM_GPU_MEM_POD": str(pod_units),
-            "ALIYUN_COM_GPU_MEM_CONTAINER": str(grant.units),
-            "ALIYUN_COM_GPU_MEM_DEV": str(grant.gpu_units),
+            "ALIYUN_COM_GPU_MEM_CONTAINER": str(granted.count),
+            "ALIYUN_COM_GPU_MEM_DEV": str(granted.part.count),
         }
     )

@@ -1,15 +1,16 @@
-"""What a container receives that is itself a node of a nested cluster.
+"""What a container receives that is a node of a nested cluster.
 
-The device plugin inside enumerates GPUs as any other does, so the container sees every GPU of the
-host. Which of them are its own it learns from a variable and from a file; the second survives
-where an init system or an inner kubelet drops the environment.
+The device plugin inside enumerates GPUs like any other, so the container sees every GPU of the
+host. A variable and a file list the GPUs that it owns. The file is there because an init system or
+an inner kubelet may drop the environment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from gpuslice.config.settings import ContainerSettings, DeviceList
+from gpuslice.config.settings import NESTED_ENV, ContainerSettings, DeviceList
+from gpuslice.inject.edits import ContainerEdits, Mount, merged
 from gpuslice.inject.visible import (
     Host,
     both_lists,
@@ -19,47 +20,43 @@ from gpuslice.inject.visible import (
     extra_modes,
     listed_by_mounts,
     listed_by_variable,
-    shown_id,
+    runtime_id,
 )
-from gpuslice.kubelet.answer import ContainerAnswer, Mount, merged
 from gpuslice.slicing.allocated_devices import VARIABLE
 from gpuslice.slicing.device import Device
-
-ALLOTMENT_FILE = "/gpu.env"
 
 
 def nested(
     devices: Sequence[Device],
-    everything: Sequence[Device],
+    all_devices: Sequence[Device],
     settings: ContainerSettings,
     host: Host,
-    keep_file: Callable[[str], str],
-) -> ContainerAnswer:
-    """`keep_file` keeps a text in a file of the host and returns its path.
+    write_file: Callable[[str], str],
+) -> ContainerEdits:
+    """`write_file` writes a text to a file of the host and returns its path.
 
-    The variable and CDI name all GPUs. Mounts and device nodes name the allotted ones only: the
-    kubelet grants them by itself, and a container gets no more than it was given.
+    The variable and CDI name all GPUs. Mounts and device nodes name the container's own GPUs only.
     """
-    own, all_ = distinct(devices), distinct([*everything, *devices])
-    own_ids = [shown_id(device, settings) for device in own]
-    none = ContainerAnswer()
+    own, all_ = distinct(devices), distinct([*all_devices, *devices])
+    own_ids = [runtime_id(device, settings) for device in own]
+    none = ContainerEdits()
     chosen = settings.device_list
-    by_variable = listed_by_variable([shown_id(device, settings) for device in all_], host)
+    by_variable = listed_by_variable([runtime_id(device, settings) for device in all_], host)
     return merged(
         [
             cdi_names(all_, settings, host),
-            ContainerAnswer(extra_modes(settings)),
+            ContainerEdits(extra_modes(settings)),
             both_lists(
                 by_variable if DeviceList.ENVVAR in chosen else none,
                 listed_by_mounts(own_ids, host) if DeviceList.VOLUME_MOUNTS in chosen else none,
             ),
             device_nodes(own, settings, host),
-            ContainerAnswer(
+            ContainerEdits(
                 env={VARIABLE: ",".join(own_ids)},
                 mounts=(
                     Mount(
-                        keep_file(gpu_env(device.uuid for device in own)),
-                        ALLOTMENT_FILE,
+                        write_file(gpu_env(device.uuid for device in own)),
+                        NESTED_ENV,
                         read_only=True,
                     ),
                 ),
@@ -69,5 +66,5 @@ def nested(
 
 
 def gpu_env(uuids: Iterable[str]) -> str:
-    """UUIDs whatever the id strategy: an index inside may count other GPUs than one outside."""
+    """UUIDs for every id strategy: inside, an index may count other GPUs than outside."""
     return f"{VARIABLE}={','.join(uuids)}\n"

@@ -1,4 +1,4 @@
-"""Serves a resource to the kubelet and stays registered, however often the kubelet restarts."""
+"""Serves a resource to the kubelet and keeps it registered across restarts of the kubelet."""
 
 from __future__ import annotations
 
@@ -12,51 +12,45 @@ from pathlib import Path
 
 import grpc
 
+from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.errors import AlreadyServed, PluginServerError
 from gpuslice.kubelet.plugin_service import DevicePluginService, Resource, device_plugin_handler
-from gpuslice.kubelet.wire import API_VERSION
+from gpuslice.kubelet.wire import API_VERSION, DeviceListEncoder
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
 _PROBE_SECONDS = 2.0
-# For calls under way when serving ends.
-_FAREWELL_SECONDS = 1.0
-# The kubelet dials back within this call, for up to 10 s.
+# For calls in progress when the server stops.
+_GRACE_SECONDS = 1.0
+# The kubelet connects back during this call, for up to 10 s.
 _REGISTER_SECONDS = 15.0
-_FIRST_PAUSE_SECONDS = 0.1
-# Other resources of this node put their sockets in place too, each within some milliseconds.
-_TURN_SECONDS = 0.01
-_LONGEST_PAUSE_SECONDS = 10.0
+_FIRST_DELAY_SECONDS = 0.1
+# Other resources of this node create their sockets as well, each within milliseconds.
+_LOCK_RETRY_SECONDS = 0.01
+_LONGEST_DELAY_SECONDS = 10.0
 
 
-class EndpointError(Exception):
-    """The resource cannot be served here at all."""
-
-
-class AlreadyServed(EndpointError):
-    """Another process serves this resource."""
-
-
-# Device, inode and time of a file: tells a re-created one from the old one, also where inode
-# numbers are used again.
+# Device, inode and time of a file: distinguishes a recreated one from the old one, even if the
+# inode number is reused.
 _Identity = tuple[int, int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class _Ended:
-    """Why serving came to an end; `stream_of` is the kubelet that ended the stream, if one did."""
+    """Why the server stopped; `stream_of` is the kubelet that ended the stream, if it did."""
 
     reason: str
     stream_of: _Identity | None = None
 
 
-class Endpoint:
+class PluginServer:
     """One resource, one socket, one registration.
 
-    It serves before it registers, since the kubelet calls back at once, and it stops serving before
-    it registers anew, since the end of an old stream would take the new registration down.
+    It serves before it registers, because the kubelet calls back at once, and it stops serving
+    before it registers again, because the end of an old stream would end the new registration.
     """
 
     def __init__(
@@ -67,38 +61,46 @@ class Endpoint:
         self._kubelet_socket = kubelet_socket
         self._socket = kubelet_socket.parent / socket_name
         self._wake = asyncio.Event()
+        self._encoder = DeviceListEncoder()
 
     def wake(self) -> None:
-        """To be called after every change in the kubelet's directory."""
+        """Call it after every change in the kubelet's directory."""
         self._wake.set()
 
     async def run(self) -> None:
-        """Until cancelled; then the socket is gone."""
-        pause = _FIRST_PAUSE_SECONDS
+        """Runs until cancelled, and removes the socket then."""
+        delay = _FIRST_DELAY_SECONDS
         while True:
             await self._directory_exists()
             began = asyncio.get_running_loop().time()
             ended = await self._serve_once()
-            log.warning("serving anew", resource=self._resource.name, reason=ended.reason)
+            log.warning(
+                Code.PLUGIN_SERVER_RESTARTING,
+                "restarting device plugin server",
+                resource=self._resource.name,
+                reason=ended.reason,
+            )
             lasted = asyncio.get_running_loop().time() - began
-            if lasted < _FIRST_PAUSE_SECONDS:  # whatever it is, it must not become a busy loop
-                await asyncio.sleep(_FIRST_PAUSE_SECONDS)
-            pause = _FIRST_PAUSE_SECONDS if lasted > _LONGEST_PAUSE_SECONDS else _longer(pause)
-            if ended.stream_of is None or await self._is_replaced(ended.stream_of, within=pause):
-                pause = _FIRST_PAUSE_SECONDS
+            if lasted < _FIRST_DELAY_SECONDS:  # never a busy loop
+                await asyncio.sleep(_FIRST_DELAY_SECONDS)
+            delay = _FIRST_DELAY_SECONDS if lasted > _LONGEST_DELAY_SECONDS else _doubled(delay)
+            if ended.stream_of is None or await self._is_replaced(ended.stream_of, within=delay):
+                delay = _FIRST_DELAY_SECONDS
 
     async def _directory_exists(self) -> None:
-        """The kubelet makes it; one that we made would only hide a wrong path."""
-        told = False
-        while not self._socket.parent.is_dir():
-            if not told:
-                told = True
-                log.warning("waiting for the kubelet's directory", directory=self._socket.parent)
+        """The kubelet creates it. If we did, we would hide a wrong path."""
+        directory = self._socket.parent
+        if directory.is_dir():
+            return
+        log.warning(
+            Code.WAITING_FOR_KUBELET, "waiting for the kubelet's directory", directory=directory
+        )
+        while not directory.is_dir():
             self._wake.clear()
             await self._wake.wait()
 
     async def _is_replaced(self, kubelet: _Identity, within: float) -> bool:
-        """Pauses, as this kubelet would end the next stream as well; a new one might not."""
+        """Waits, because this kubelet would end the next stream as well; a new one might not."""
         try:
             async with asyncio.timeout(within):
                 while _identity(self._kubelet_socket) in (None, kubelet):
@@ -109,32 +111,34 @@ class Endpoint:
         return True
 
     async def _serve_once(self) -> _Ended:
-        """Serves and registers, until there is a reason to begin again."""
+        """Serves and registers until there is a reason to restart."""
         streams_ended = asyncio.Event()
 
         def on_streams_end() -> None:
             streams_ended.set()
             self._wake.set()
 
-        service = DevicePluginService(self._resource, on_streams_end, self._metrics)
+        service = DevicePluginService(self._resource, self._encoder, on_streams_end, self._metrics)
         server = await self._listen(service)
         if server is None:
-            return _Ended("the kubelet's directory went away")
+            return _Ended("the kubelet's directory was removed")
         own = _identity(self._socket)
         try:
             return await self._stay_registered(own, streams_ended)
         finally:
             self._metrics.registered(self._resource.name, False)
             service.end_streams()
-            await server.stop(grace=_FAREWELL_SECONDS)
+            await server.stop(grace=_GRACE_SECONDS)
             if own is not None and _identity(self._socket) == own:
                 self._socket.unlink(missing_ok=True)
 
     async def _stay_registered(self, own: _Identity | None, streams_ended: asyncio.Event) -> _Ended:
         registered_with = None
-        pause = _FIRST_PAUSE_SECONDS
+        delay = _FIRST_DELAY_SECONDS
         if _identity(self._kubelet_socket) is None:
-            log.warning("waiting for the kubelet", socket=self._kubelet_socket)
+            log.warning(
+                Code.WAITING_FOR_KUBELET, "waiting for the kubelet", socket=self._kubelet_socket
+            )
         while True:
             self._wake.clear()
             kubelet = _identity(self._kubelet_socket)
@@ -148,15 +152,15 @@ class Endpoint:
                 if await self._register():
                     registered_with = kubelet
                     continue
-                pause = _longer(pause)
+                delay = _doubled(delay)
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(None if registered_with else pause):
+                async with asyncio.timeout(None if registered_with else delay):
                     await self._wake.wait()
 
     async def _listen(self, service: DevicePluginService) -> grpc.aio.Server | None:
-        """None if the directory vanished meanwhile, as it does when a kubelet is set up anew."""
+        """None if the directory was removed meanwhile, for example by a new installation."""
         server = grpc.aio.server(
-            # GetPreferredAllocation carries every free device id.
+            # A GetPreferredAllocation request contains every free device id.
             options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
         )
         server.add_generic_rpc_handlers((device_plugin_handler(service),))
@@ -169,14 +173,14 @@ class Endpoint:
         except (OSError, RuntimeError) as error:  # gRPC reports a failed bind as a RuntimeError
             if not self._socket.parent.is_dir():
                 return None
-            raise EndpointError(
-                f"the socket {self._socket} cannot be made ({error}): does the directory belong "
-                "to the kubelet, and may this process write there?"
+            raise PluginServerError(
+                f"the socket {self._socket} cannot be created ({error}): mount the kubelet's "
+                "directory and make it writable for this process"
             ) from error
         return server
 
     async def _refuse_if_served(self) -> None:
-        """A socket that answers belongs to a living process; a stale one refuses connections."""
+        """A socket that answers belongs to a running process; a stale one refuses connections."""
         if not self._socket.exists():
             return
         async with _channel(self._socket) as channel:
@@ -191,7 +195,7 @@ class Endpoint:
                 return
         raise AlreadyServed(
             f"another process serves {self._resource.name} on {self._socket}: stop it first "
-            "(two agents of one resource would answer for the same GPUs)"
+            "(two agents for one resource would allocate the same GPUs)"
         )
 
     async def _register(self) -> bool:
@@ -200,7 +204,7 @@ class Endpoint:
             endpoint=self._socket.name,
             resource_name=self._resource.name,
             options=api.DevicePluginOptions(
-                pre_start_required=self._resource.checks_before_start,
+                pre_start_required=self._resource.pre_start_required,
                 get_preferred_allocation_available=True,
             ),
         )
@@ -214,14 +218,20 @@ class Endpoint:
                 await call(request, timeout=_REGISTER_SECONDS)
             except grpc.aio.AioRpcError as error:
                 log.warning(
-                    "the kubelet did not accept the registration, trying again",
+                    Code.REGISTRATION_FAILED,
+                    "the kubelet rejected the registration, retrying",
                     resource=self._resource.name,
-                    code=error.code().name,
+                    status=error.code().name,
                     reason=error.details(),
                 )
                 return False
         self._metrics.registered(self._resource.name, True)
-        log.info("registered with the kubelet", resource=self._resource.name, socket=self._socket)
+        log.info(
+            Code.REGISTERED,
+            "registered with the kubelet",
+            resource=self._resource.name,
+            socket=self._socket,
+        )
         return True
 
 
@@ -230,14 +240,14 @@ def _channel(socket: Path) -> grpc.aio.Channel:
         f"unix:{socket}",
         options=[
             ("grpc.default_authority", "localhost"),
-            # A shared connection would remember that the kubelet was away and wait before trying.
+            # A shared connection would back off after the kubelet was down.
             ("grpc.use_local_subchannel_pool", 1),
         ],
     )
 
 
-def _longer(pause: float) -> float:
-    return min(pause * 2, _LONGEST_PAUSE_SECONDS)
+def _doubled(delay: float) -> float:
+    return min(delay * 2, _LONGEST_DELAY_SECONDS)
 
 
 def _identity(path: Path) -> _Identity | None:
@@ -250,7 +260,7 @@ def _identity(path: Path) -> _Identity | None:
 
 @contextlib.asynccontextmanager
 async def _locked(directory: Path) -> AsyncIterator[None]:
-    """One process at a time looks for a living socket and puts its own in place."""
+    """One process at a time checks for a live socket and creates its own."""
     descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     try:
         while True:
@@ -258,7 +268,7 @@ async def _locked(directory: Path) -> AsyncIterator[None]:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
             except BlockingIOError:
-                await asyncio.sleep(_TURN_SECONDS)
+                await asyncio.sleep(_LOCK_RETRY_SECONDS)
         yield
     finally:
         os.close(descriptor)

@@ -1,4 +1,4 @@
-"""The DevicePlugin service: turns the kubelet's calls into questions to a resource."""
+"""The DevicePlugin service: passes the kubelet's calls on to a resource."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any, Protocol
 
 import grpc
 
-from gpuslice.kubelet.answer import ContainerAnswer
+from gpuslice.codes import Code
+from gpuslice.inject.edits import ContainerEdits
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
-from gpuslice.kubelet.latest import Latest
-from gpuslice.kubelet.wire import allocate_response
+from gpuslice.kubelet.watchable import Watchable
+from gpuslice.kubelet.wire import DeviceGroup, DeviceListEncoder, allocate_response
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -21,34 +22,36 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class Refused(Exception):
-    """The resource says no; the text reaches the user through the pod's event."""
+    """The resource refuses a request. Code and message reach the user as an event of the pod."""
+
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 class Resource(Protocol):
-    """What the kubelet can ask of a resource. It knows nothing of gRPC."""
+    """What the kubelet can request of a resource, independent of gRPC."""
 
     @property
     def name(self) -> str: ...
 
     @property
-    def devices(self) -> Latest[bytes]:
-        """The encoded device list."""
-        ...
+    def devices(self) -> Watchable[tuple[DeviceGroup, ...]]: ...
 
     @property
-    def checks_before_start(self) -> bool:
-        """Whether containers may start only after `before_start` agreed."""
+    def pre_start_required(self) -> bool:
+        """Whether the kubelet must call `pre_start` before each start of a container."""
         ...
 
     def prefer(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> list[str]: ...
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerAnswer]:
+    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
         """Raises Refused."""
         ...
 
-    async def before_start(self, ids: Sequence[str]) -> None:
+    async def pre_start(self, ids: Sequence[str]) -> None:
         """Raises Refused."""
         ...
 
@@ -62,7 +65,7 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
                 request_deserializer=api.Empty.FromString,
                 response_serializer=api.DevicePluginOptions.SerializeToString,
             ),
-            # Lists and answers are encoded by us: once per state, and with equal bytes.
+            # We encode lists and answers ourselves: once per state, and with equal bytes.
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 service.list_and_watch, request_deserializer=api.Empty.FromString
             ),
@@ -84,26 +87,31 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
 
 
 class DevicePluginService:
-    """`streams_ended` is called when the last open device stream has ended."""
+    """`streams_ended` is called when the last open ListAndWatch stream has ended."""
 
     def __init__(
-        self, resource: Resource, streams_ended: Callable[[], None], metrics: Metrics
+        self,
+        resource: Resource,
+        encoder: DeviceListEncoder,
+        streams_ended: Callable[[], None],
+        metrics: Metrics,
     ) -> None:
         self._resource = resource
+        self._encoder = encoder
         self._metrics = metrics
         self._streams_ended = streams_ended
         self._streams = 0
         self._closing = False
 
     def end_streams(self) -> None:
-        """Lets every open stream end in good order."""
+        """Ends every open stream without an error."""
         self._closing = True
         self._resource.devices.wake()
 
     async def options(self, request: api.Empty, context: Context) -> api.DevicePluginOptions:
         del request, context
         return api.DevicePluginOptions(
-            pre_start_required=self._resource.checks_before_start,
+            pre_start_required=self._resource.pre_start_required,
             get_preferred_allocation_available=True,
         )
 
@@ -111,8 +119,9 @@ class DevicePluginService:
         del request, context
         self._streams += 1
         try:
-            async for devices in self._resource.devices.follow(until=lambda: self._closing):
-                log.debug("sending the device list", bytes=len(devices))
+            async for groups in self._resource.devices.watch(until=lambda: self._closing):
+                devices = self._encoder.encode(groups)
+                log.debug(Code.DEVICE_LIST_SENT, "sending device list", bytes=len(devices))
                 yield devices
         finally:
             self._streams -= 1
@@ -136,8 +145,8 @@ class DevicePluginService:
                 container.allocation_size,
             )
         except Exception:
-            # An error here would fail the pod's admission over what is only advice.
-            log.exception("no preference: the kubelet chooses by itself")
+            # This is advice: an error would fail the admission of the pod.
+            log.exception(Code.PREFERENCE_FAILED, "GetPreferredAllocation failed")
             return list(container.must_include_deviceIDs)
 
     async def allocate(self, request: api.AllocateRequest, context: Context) -> bytes:
@@ -145,30 +154,36 @@ class DevicePluginService:
         try:
             answers = self._resource.allocate(containers)
         except Refused as refusal:
-            log.warning("refused an allocation", resource=self._resource.name, reason=refusal)
-            self._metrics.allocated(self._resource.name, False)
-            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, str(refusal))
-        # The container waits for the answer and not for the line about it.
+            name = self._resource.name
+            log.warning(refusal.code, "Allocate rejected", resource=name, reason=refusal)
+            self._metrics.allocated(name, False)
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(refusal))
+        # The container waits for the answer, not for the log line.
         asyncio.get_running_loop().call_soon(self._allocated, answers)
         return allocate_response(answers)
 
-    def _allocated(self, answers: Sequence[ContainerAnswer]) -> None:
+    def _allocated(self, answers: Sequence[ContainerEdits]) -> None:
         for answer in answers:
-            log.info("allocated", resource=self._resource.name, **_facts(answer))
+            log.info(Code.ALLOCATED, "allocated", resource=self._resource.name, **_summary(answer))
         self._metrics.allocated(self._resource.name, True)
 
     async def pre_start(
         self, request: api.PreStartContainerRequest, context: Context
     ) -> api.PreStartContainerResponse:
         try:
-            await self._resource.before_start(list(request.devices_ids))
+            await self._resource.pre_start(list(request.devices_ids))
         except Refused as refusal:
-            log.warning("held a container back", resource=self._resource.name, reason=refusal)
-            await context.abort(grpc.StatusCode.UNAVAILABLE, str(refusal))
+            name = self._resource.name
+            log.warning(refusal.code, "PreStartContainer rejected", resource=name, reason=refusal)
+            await context.abort(grpc.StatusCode.UNAVAILABLE, _details(refusal))
         return api.PreStartContainerResponse()
 
 
-def _facts(answer: ContainerAnswer) -> dict[str, str]:
-    """What the log says of an answer: variables, and names where no variable tells the devices."""
+def _details(refusal: Refused) -> str:
+    return f"{refusal.code}: {refusal}"
+
+
+def _summary(answer: ContainerEdits) -> dict[str, str]:
+    """For the log: variables, and CDI names, which no variable contains."""
     named = ",".join(answer.cdi_devices) or ",".join(answer.annotations.values())
     return answer.env | ({"cdi": named} if named else {})

@@ -1,48 +1,81 @@
-"""Between our values and the kubelet's messages. Equal values give equal bytes."""
+"""Our values <-> the kubelet's messages. Equal values give equal bytes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 
-from gpuslice.kubelet.answer import ContainerAnswer
+from gpuslice.inject.edits import ContainerEdits
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.slicing.device_ids import DeviceIds
 
 API_VERSION = "v1beta1"
 HEALTHY = "Healthy"
 UNHEALTHY = "Unhealthy"
 
 
-def device_list(ids: Iterable[str], health: str, numa_node: int | None = None) -> bytes:
-    """A ListAndWatch message. Concatenated messages are one message with all their devices."""
-    nodes = [] if numa_node is None else [api.NUMANode(ID=numa_node)]
+@dataclass(frozen=True, slots=True)
+class DeviceGroup:
+    """Devices of a list that have the same health and the same NUMA node."""
+
+    ids: DeviceIds
+    healthy: bool
+    numa_node: int | None = None
+
+
+class DeviceListEncoder:
+    """Encodes device lists group by group, because health changes group by group.
+
+    With small memory units a group has tens of thousands of devices.
+    """
+
+    def __init__(self) -> None:
+        self._encoded: dict[DeviceGroup, bytes] = {}
+        self._previous: dict[DeviceGroup, bytes] = {}
+
+    def encode(self, groups: Iterable[DeviceGroup]) -> bytes:
+        """A ListAndWatch message. Concatenated messages are one message with all their devices."""
+        encoded: dict[DeviceGroup, bytes] = {}
+        for group in groups:
+            known = self._encoded.get(group) or self._previous.get(group)
+            encoded[group] = device_list(group) if known is None else known
+        if encoded != self._encoded:
+            # One list back, for a GPU or a daemon that comes and goes.
+            self._previous, self._encoded = self._encoded, encoded
+        return b"".join(encoded.values())
+
+
+def device_list(group: DeviceGroup) -> bytes:
+    nodes = [] if group.numa_node is None else [api.NUMANode(ID=group.numa_node)]
     topology = api.TopologyInfo(nodes=nodes) if nodes else None
-    devices = [api.Device(ID=device_id, health=health, topology=topology) for device_id in ids]
+    health = HEALTHY if group.healthy else UNHEALTHY
+    devices = [api.Device(ID=one, health=health, topology=topology) for one in group.ids]
     return api.ListAndWatchResponse(devices=devices).SerializeToString(deterministic=True)
 
 
-def allocate_response(answers: Iterable[ContainerAnswer]) -> bytes:
+def allocate_response(containers: Iterable[ContainerEdits]) -> bytes:
     response = api.AllocateResponse()
-    for answer in answers:
-        _add(response, answer)
+    for edits in containers:
+        _add(response, edits)
     return response.SerializeToString(deterministic=True)
 
 
-def _add(response: api.AllocateResponse, answer: ContainerAnswer) -> None:
-    """Most answers are variables and nothing else, and a pod waits for them."""
-    container = response.container_responses.add(envs=answer.env)
-    for mount in answer.mounts:
+def _add(response: api.AllocateResponse, edits: ContainerEdits) -> None:
+    """Most answers consist of variables only, and a pod waits for them."""
+    if edits.hooks:
+        raise ValueError("the kubelet's API has no hooks")
+    container = response.container_responses.add(envs=edits.env)
+    for mount in edits.mounts:
         container.mounts.add(
             container_path=mount.container_path,
             host_path=mount.host_path,
             read_only=mount.read_only,
         )
-    for device in answer.devices:
+    for device in edits.devices:
         container.devices.add(
-            container_path=device.container_path,
-            host_path=device.host_path,
-            permissions=device.permissions,
+            container_path=device.container_path, host_path=device.host_path, permissions="rw"
         )
-    if answer.annotations:
-        container.annotations.update(answer.annotations)
-    for name in answer.cdi_devices:
+    if edits.annotations:
+        container.annotations.update(edits.annotations)
+    for name in edits.cdi_devices:
         container.cdi_devices.add(name=name)

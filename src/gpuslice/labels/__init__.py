@@ -1,1 +1,1 @@
-"""Feature discovery: what the node has and offers, as labels."""
+"""Feature discovery: labels for the GPUs of the node and for what it advertises."""

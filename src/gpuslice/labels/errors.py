@@ -1,4 +1,4 @@
-"""What can go wrong with labels. Messages are for the operator of the node."""
+"""Errors of feature discovery. Messages are for the operator of the node."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ class LabelsError(Exception):
 
 
 class NodeUnreadable(LabelsError):
-    """The hardware cannot be described."""
+    """The GPUs of the node cannot be read."""
 
 
 class PublishError(LabelsError):
-    """The labels did not reach the place where they are read."""
+    """The labels cannot be published."""

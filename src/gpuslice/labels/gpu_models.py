@@ -1,4 +1,4 @@
-"""GPUs by model, in the order in which one of them may speak for the node."""
+"""Groups GPUs by model, and selects the model that NVIDIA's labels describe."""
 
 from __future__ import annotations
 
@@ -31,26 +31,26 @@ _FAMILIES = {
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """GPUs of one name, in order of their index; never empty."""
+    """GPUs with the same name, by index. Never empty."""
 
     name: str
     gpus: tuple[Gpu, ...]
 
     @property
     def whole(self) -> tuple[Gpu, ...]:
-        """Those that are not cut by MIG."""
+        """GPUs that are not in MIG mode."""
         return tuple(gpu for gpu in self.gpus if not gpu.mig_enabled)
 
     @property
-    def speaker(self) -> Gpu:
-        """Whose figures are told: a whole GPU where there is one."""
+    def representative(self) -> Gpu:
+        """The GPU whose properties are published: a whole GPU if there is one."""
         return (self.whole or self.gpus)[0]
 
 
 def models_of(gpus: Iterable[Gpu]) -> list[Model]:
-    """The first speaks for the node: one with whole GPUs, of these the most, then the lowest index.
+    """NVIDIA's labels describe the first one only.
 
-    On a node of one model there is nothing to choose.
+    Models with whole GPUs come first, then those with the most GPUs, then by index.
     """
     named: dict[str, list[Gpu]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
@@ -62,6 +62,6 @@ def models_of(gpus: Iterable[Gpu]) -> list[Model]:
 
 
 def family(capability: tuple[int, int]) -> str:
-    """The architecture. (-1, -1) or (0, 0) stand for a GPU that does not tell."""
+    """The architecture. (-1, -1) and (0, 0) mean that the GPU does not report its capability."""
     earlier = [first for first in _FAMILIES if first <= capability]
     return _FAMILIES[max(earlier)] if earlier else "undefined"

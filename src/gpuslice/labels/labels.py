@@ -1,8 +1,8 @@
-"""What a node is labelled with: a pure function of its hardware and of what it offers."""
+"""The labels of a node: a pure function of its hardware and of its pools."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.node_facts import NodeFacts
@@ -18,22 +18,22 @@ from gpuslice.labels.node_labels import (
     vgpu_labels,
 )
 from gpuslice.labels.nvidia_labels import gpu_labels, mig_labels
-from gpuslice.labels.sharing import shares_of
-from gpuslice.slicing.catalogue import Catalogue
+from gpuslice.labels.sharing import NOT_ADVERTISED, Sharing, sharing_of
 from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.pool import Pool
 
 
 def labels_of(
     node: NodeFacts,
     gpus: Sequence[Gpu],
-    catalogue: Catalogue | None,
+    pools: Sequence[Pool] | None,
     settings: Settings,
     timestamp: int | None = None,
 ) -> dict[str, str]:
-    """In order of their keys.
+    """Sorted by key.
 
-    `catalogue` is None where the rules do not fit the node, so that nothing is offered; the
-    labels say so. `timestamp`: when the settings were read, None to leave it out.
+    `pools` is None if the rules do not fit the node, so that nothing is advertised. `timestamp` is
+    the time at which the settings were loaded; None omits the label.
     """
     labels = vgpu_labels(node)
     if timestamp is not None:
@@ -41,16 +41,30 @@ def labels_of(
     if not gpus:
         return dict(sorted(labels.items()))
     strategy = settings.rules.mig_strategy
-    shares = shares_of(catalogue, settings.rules)
+    sharing = sharing_of(pools or (), settings.rules)
     models = models_of(gpus)
     labels |= machine_labels(node)
     labels |= version_labels(node)
-    labels |= capability_labels(gpus, catalogue, strategy)
+    labels |= capability_labels(gpus, pools or (), strategy)
     labels |= mode_labels(node)
     labels |= clique_labels(node)
-    labels |= gpu_labels(models[0], shares)
-    in_units = catalogue.memory if catalogue else ()
-    labels |= mig_labels([gpu for gpu in gpus if gpu not in in_units], strategy, shares)
-    labels |= model_labels(models, shares)
-    labels |= resource_labels(catalogue, settings.memory)
+    labels |= gpu_labels(models[0], sharing)
+    labels |= mig_labels(_mig_layout(gpus, pools, sharing), strategy, sharing)
+    labels |= model_labels(models, sharing)
+    labels |= resource_labels(pools or ())
     return dict(sorted(labels.items()))
+
+
+def _mig_layout(
+    gpus: Sequence[Gpu], pools: Sequence[Pool] | None, sharing: Mapping[str, Sharing]
+) -> list[Gpu]:
+    """The GPUs that the MIG strategy applies to.
+
+    A whole GPU that is selected for memory units is not one of them, whether it is advertised or
+    skipped.
+    """
+    return [
+        gpu
+        for gpu in gpus
+        if pools is None or gpu.mig_enabled or sharing.get(gpu.uuid, NOT_ADVERTISED).replicas
+    ]

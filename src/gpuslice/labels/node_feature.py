@@ -1,4 +1,4 @@
-"""Labels -> what the API server is told: a NodeFeature object, or a change of the Node."""
+"""Labels -> a NodeFeature object, or a patch of the Node."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ NODE_FEATURE_API = "nfd.k8s-sigs.io/v1alpha1"
 NODE_FEATURE_KIND = "NodeFeature"
 NODE_NAME_LABEL = "nfd.node.kubernetes.io/node-name"
 
-# Others write to nvidia.com as well: gpu.present, gpu.deploy.*, mig.config, device-plugin.config
-# and many more are not ours to remove.
+# Other programs write labels of nvidia.com as well, for example gpu.present, gpu.deploy.*,
+# mig.config and device-plugin.config. These must not be removed.
 _GPU = (
     r"product|count|replicas|sharing-strategy|memory|multiprocessors"
     r"|slices\.(gi|ci)|engines\.(copy|decoder|encoder|jpeg|ofa)"
@@ -33,7 +33,7 @@ _OWNED = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """An object that this process belongs to."""
+    """An object that owns a pod or a NodeFeature object."""
 
     api_version: str
     kind: str
@@ -81,10 +81,10 @@ def node_feature(
     }
 
 
-def lasting_owners(pod: Owner, owners: Sequence[Owner]) -> tuple[Owner, ...]:
-    """Who must be gone before the object is removed: the DaemonSet, and the pod beside it.
+def node_feature_owners(pod: Owner, owners: Sequence[Owner]) -> tuple[Owner, ...]:
+    """The DaemonSet and the pod: the cluster removes the object when both are deleted.
 
-    A pod of no DaemonSet is not followed by another, so nothing would keep the object in between.
+    Without a DaemonSet, the object has no owner, because it would be removed with every pod.
     """
     daemon_set = next((owner for owner in owners if owner.kind == "DaemonSet"), None)
     return () if daemon_set is None else (daemon_set, pod)
@@ -97,5 +97,5 @@ def _reference(owner: Owner) -> dict[str, object]:
         "name": owner.name,
         "uid": owner.uid,
     }
-    # An object has one controller; the pod only shares in owning it.
+    # An object has at most one controller.
     return reference | ({"controller": True} if owner.kind == "DaemonSet" else {})

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 from gpuslice.gpus.node_facts import UNKNOWN, NodeFacts
 from gpuslice.labels.label_syntax import NVIDIA, value, words
-from gpuslice.slicing.catalogue import Catalogue
 from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import MigStrategy, SharingStrategy
 
-# By PCI class; GPUs that differ, or do not tell, have no mode.
+# By PCI class. The mode is unknown if GPUs differ or their class cannot be read.
 _MODES: dict[int | None, str] = {0x030000: "graphics", 0x030200: "compute"}
 
 
@@ -19,7 +19,7 @@ def machine_labels(facts: NodeFacts) -> dict[str, str]:
 
 
 def version_labels(facts: NodeFacts) -> dict[str, str]:
-    """Each version twice: under its name of today and under the one it had before."""
+    """Each version twice: under its current name and under its deprecated one."""
     driver = words(facts.driver_version or ".".join([UNKNOWN] * 3))
     major, minor, revision = [*driver.split(".", 2), "", ""][:3]
     cuda_major, cuda_minor = map(str, facts.cuda_version)
@@ -41,11 +41,13 @@ def version_labels(facts: NodeFacts) -> dict[str, str]:
 
 
 def capability_labels(
-    gpus: Sequence[Gpu], catalogue: Catalogue | None, strategy: MigStrategy
+    gpus: Sequence[Gpu], pools: Sequence[Pool], strategy: MigStrategy
 ) -> dict[str, str]:
     labels = {
-        f"{NVIDIA}/mig.capable": _truth(any(gpu.mig_capable for gpu in gpus)),
-        f"{NVIDIA}/mps.capable": _truth(_serves_mps(catalogue)),
+        f"{NVIDIA}/mig.capable": _boolean(any(gpu.mig_capable for gpu in gpus)),
+        f"{NVIDIA}/mps.capable": _boolean(
+            any(pool.sharing is SharingStrategy.MPS for pool in pools)
+        ),
     }
     if strategy is not MigStrategy.NONE:
         labels[f"{NVIDIA}/mig.strategy"] = strategy.value
@@ -59,18 +61,18 @@ def mode_labels(facts: NodeFacts) -> dict[str, str]:
 
 
 def clique_labels(facts: NodeFacts) -> dict[str, str]:
-    """Only a node whose GPUs agree belongs to a clique."""
-    places = set(facts.fabrics)
-    if len(places) != 1:
+    """A node belongs to a clique only if all its GPUs do."""
+    fabrics = set(facts.fabrics)
+    if len(fabrics) != 1:
         return {}
-    place = places.pop()
-    return {f"{NVIDIA}/gpu.clique": value(f"{place.cluster}.{place.clique}")}
+    fabric = fabrics.pop()
+    return {f"{NVIDIA}/gpu.clique": value(f"{fabric.cluster}.{fabric.clique}")}
 
 
 def vgpu_labels(facts: NodeFacts) -> dict[str, str]:
     if facts.vgpus is None:
         return {}
-    labels = {f"{NVIDIA}/vgpu.present": _truth(bool(facts.vgpus))}
+    labels = {f"{NVIDIA}/vgpu.present": _boolean(bool(facts.vgpus))}
     for vgpu in facts.vgpus:
         if vgpu.host_driver_version is not None:
             labels[f"{NVIDIA}/vgpu.host-driver-version"] = value(vgpu.host_driver_version)
@@ -79,12 +81,5 @@ def vgpu_labels(facts: NodeFacts) -> dict[str, str]:
     return labels
 
 
-def _serves_mps(catalogue: Catalogue | None) -> bool:
-    """Whether the MPS control daemon has work here."""
-    if catalogue is None:
-        return False
-    return any(offer.strategy is SharingStrategy.MPS for offer in catalogue.resources)
-
-
-def _truth(fact: bool) -> str:  # noqa: FBT001
+def _boolean(fact: bool) -> str:  # noqa: FBT001
     return "true" if fact else "false"

@@ -1,4 +1,4 @@
-"""Labels that NVIDIA's feature discovery has for GPUs and MIG devices, key by key."""
+"""Labels of GPUs and MIG devices, with the keys of NVIDIA's feature discovery."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gpuslice.labels.gpu_models import Model, family
-from gpuslice.labels.label_syntax import NVIDIA, product
-from gpuslice.labels.sharing import Share, usual_share
+from gpuslice.labels.label_syntax import NVIDIA, product, with_prefix
+from gpuslice.labels.sharing import Sharing, most_common
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.rules import MigStrategy
 
@@ -15,77 +15,79 @@ _ENGINES = ("copy", "decoder", "encoder", "jpeg", "ofa")
 
 
 @dataclass(frozen=True, slots=True)
-class _Part:
-    """A MIG device and the GPU it is a part of."""
+class _MigEntry:
+    """A MIG device and its GPU."""
 
     gpu: Gpu
     mig: MigDevice
 
     @property
     def profile(self) -> str:
-        """As it stands in names, where no `+` may."""
+        """As in resource names, which cannot contain `+`."""
         return self.mig.profile.replace("+", ".")
 
 
-def gpu_labels(model: Model, shares: Mapping[str, Share]) -> dict[str, str]:
-    """`count` is of cards: neither replicas nor MIG devices count."""
-    share = usual_share((gpu.uuid for gpu in model.whole), shares)
-    gpu = model.speaker
-    return _keyed(
+def gpu_labels(model: Model, sharing: Mapping[str, Sharing]) -> dict[str, str]:
+    """`count` is the number of GPUs, not of replicas or MIG devices."""
+    usual = most_common((gpu.uuid for gpu in model.whole), sharing)
+    gpu = model.representative
+    return _labels(
         "gpu",
-        _base(model.name, share, len(model.gpus))
+        _base(model.name, usual, len(model.gpus))
         | ({"memory": gpu.memory_mib} if gpu.memory_mib else {})
         | _architecture(gpu.compute_capability),
     )
 
 
 def mig_labels(
-    gpus: Sequence[Gpu], strategy: MigStrategy, shares: Mapping[str, Share]
+    gpus: Sequence[Gpu], strategy: MigStrategy, sharing: Mapping[str, Sharing]
 ) -> dict[str, str]:
-    """What MIG devices add to the labels of whole GPUs, or change of them."""
+    """Labels that MIG devices add to those of whole GPUs, or replace."""
     match strategy:
         case MigStrategy.NONE:
             return {}
         case MigStrategy.SINGLE:
-            return _single(gpus, shares)
+            return _single(gpus, sharing)
         case MigStrategy.MIXED:
             labels: dict[str, str] = {}
-            for profile, parts in _by_profile(gpus).items():
-                labels |= _part_labels(f"mig-{profile}", parts, shares)
+            for profile, entries in _by_profile(gpus).items():
+                labels |= _mig_device_labels(f"mig-{profile}", entries, sharing)
             return labels
 
 
-def _single(gpus: Sequence[Gpu], shares: Mapping[str, Share]) -> dict[str, str]:
-    """MIG devices take the place of whole GPUs, if there is but one kind of them."""
-    cut = [gpu for gpu in gpus if gpu.mig_enabled]
-    if not cut:
+def _single(gpus: Sequence[Gpu], sharing: Mapping[str, Sharing]) -> dict[str, str]:
+    """MIG devices replace whole GPUs in the labels, if all of them have the same profile."""
+    in_mig_mode = [gpu for gpu in gpus if gpu.mig_enabled]
+    if not in_mig_mode:
         return {}
     profiles = _by_profile(gpus)
-    if len(cut) < len(gpus) or not all(gpu.mig for gpu in cut) or len(profiles) != 1:
-        nothing = {"count": 0, "replicas": 0, "memory": 0, "sharing-strategy": ""}
-        return _keyed("gpu", {"product": product(cut[0].name, "MIG", "INVALID"), **nothing})
-    [parts] = profiles.values()
-    return _part_labels("gpu", parts, shares)
+    has_whole_gpus = len(in_mig_mode) < len(gpus)
+    if has_whole_gpus or not all(gpu.mig for gpu in in_mig_mode) or len(profiles) != 1:
+        invalid = product(in_mig_mode[0].name, "MIG", "INVALID")
+        none = {"count": 0, "replicas": 0, "memory": 0, "sharing-strategy": ""}
+        return _labels("gpu", {"product": invalid, **none})
+    [entries] = profiles.values()
+    return _mig_device_labels("gpu", entries, sharing)
 
 
-def _by_profile(gpus: Sequence[Gpu]) -> dict[str, list[_Part]]:
-    profiles: dict[str, list[_Part]] = {}
+def _by_profile(gpus: Sequence[Gpu]) -> dict[str, list[_MigEntry]]:
+    profiles: dict[str, list[_MigEntry]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         for mig in gpu.mig if gpu.mig_enabled else ():
-            part = _Part(gpu, mig)
-            profiles.setdefault(part.profile, []).append(part)
+            entry = _MigEntry(gpu, mig)
+            profiles.setdefault(entry.profile, []).append(entry)
     return profiles
 
 
-def _part_labels(
-    prefix: str, parts: Sequence[_Part], shares: Mapping[str, Share]
+def _mig_device_labels(
+    prefix: str, entries: Sequence[_MigEntry], sharing: Mapping[str, Sharing]
 ) -> dict[str, str]:
-    first = parts[0]
-    share = usual_share((part.mig.uuid for part in parts), shares)
+    first = entries[0]
+    usual = most_common((entry.mig.uuid for entry in entries), sharing)
     gi, ci = first.mig.slices
-    return _keyed(
+    return _labels(
         prefix,
-        _base(first.gpu.name, share, len(parts), "MIG", first.profile)
+        _base(first.gpu.name, usual, len(entries), "MIG", first.profile)
         | {
             "memory": first.mig.memory_mib,
             "multiprocessors": first.mig.multiprocessors,
@@ -99,12 +101,12 @@ def _part_labels(
     )
 
 
-def _base(name: str, share: Share, count: int, *more: str) -> dict[str, object]:
+def _base(name: str, sharing: Sharing, count: int, *suffixes: str) -> dict[str, object]:
     return {
-        "product": product(name, *more, *(["SHARED"] if share.marked else [])),
+        "product": product(name, *suffixes, *(["SHARED"] if sharing.marked else [])),
         "count": count,
-        "replicas": share.replicas,
-        "sharing-strategy": share.strategy,
+        "replicas": sharing.replicas,
+        "sharing-strategy": sharing.strategy,
     }
 
 
@@ -115,5 +117,5 @@ def _architecture(capability: tuple[int, int]) -> dict[str, object]:
     return {"family": family(capability), "compute.major": major, "compute.minor": minor}
 
 
-def _keyed(prefix: str, labels: Mapping[str, object]) -> dict[str, str]:
-    return {f"{NVIDIA}/{prefix}.{name}": str(told) for name, told in labels.items()}
+def _labels(prefix: str, labels: Mapping[str, object]) -> dict[str, str]:
+    return with_prefix(f"{NVIDIA}/{prefix}.", labels)

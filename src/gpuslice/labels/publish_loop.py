@@ -1,4 +1,4 @@
-"""Keeps the labels true: looks at the node again and again and publishes what has changed."""
+"""Keeps labels current: collects them at an interval and publishes changes."""
 
 from __future__ import annotations
 
@@ -6,74 +6,66 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
 
+from gpuslice.codes import Code
 from gpuslice.labels.errors import LabelsError
 from gpuslice.labels.publishers import Labels, Publisher
+from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-Look = Callable[[], Awaitable[Labels]]
+Collect = Callable[[], Awaitable[Labels]]
 
-SLEEP_SECONDS = 60.0
+INTERVAL_SECONDS = 60.0
+
+_LABELS = "labels"
 
 
 class LabelLoop:
-    """`look` raises LabelsError where the node cannot be described."""
+    """`collect` raises LabelsError if the node cannot be read."""
 
     def __init__(
-        self, look: Look, publisher: Publisher, sleep_seconds: float | None = SLEEP_SECONDS
+        self,
+        collect: Collect,
+        publisher: Publisher,
+        interval_seconds: float | None = INTERVAL_SECONDS,
     ) -> None:
-        self._look = look
+        self._collect = collect
         self._publisher = publisher
-        # None: only when told.
-        self._sleep_seconds = sleep_seconds
+        # None: only after `wake`.
+        self._interval_seconds = interval_seconds
         self._wanted = asyncio.Event()
-        self._trouble = ""
+        self._conditions = Conditions(log)
 
     def wake(self) -> None:
-        """Look now; to be called when the GPUs or the settings have changed."""
+        """Call it when the GPUs or the settings changed."""
         self._wanted.set()
 
-    async def once(self) -> None:
-        """Raises LabelsError if the labels do not get where they belong."""
-        labels = await self._look()
-        if await self._publisher.publish(labels):
-            log.info("labels published", labels=len(labels))
-
     async def run(self) -> None:
-        """Until cancelled. A failure is told once, and what was published stays as it was."""
-        await self._try()
-        await self.go_on()
-
-    async def go_on(self) -> None:
-        """As `run`, where a first look has been taken."""
+        """Until cancelled. A failure is logged once, and the published labels stay."""
         while True:
+            await self._publish()
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._pause()):
+                async with asyncio.timeout(self._delay()):
                     await self._wanted.wait()
             self._wanted.clear()
-            await self._try()
 
-    async def _try(self) -> None:
+    async def _publish(self) -> None:
         try:
-            await self.once()
+            await publish(await self._collect(), self._publisher)
         except LabelsError as error:
-            self._tell(str(error))
+            self._conditions.set(_LABELS, Code.LABELS_OUTDATED, "labels are outdated", error)
         else:
-            self._recovered()
+            self._conditions.clear(_LABELS, Code.LABELS_CURRENT, "labels are current again")
 
-    def _pause(self) -> float | None:
-        """After a failure even a loop that sleeps for ever tries again."""
-        if self._trouble and self._sleep_seconds is None:
-            return SLEEP_SECONDS
-        return self._sleep_seconds
+    def _delay(self) -> float | None:
+        """After a failure, labels that are published once are retried as well."""
+        if _LABELS in self._conditions and self._interval_seconds is None:
+            return INTERVAL_SECONDS
+        return self._interval_seconds
 
-    def _tell(self, trouble: str) -> None:
-        if trouble != self._trouble:
-            log.error("the labels are not up to date", reason=trouble)
-        self._trouble = trouble
 
-    def _recovered(self) -> None:
-        if self._trouble:
-            log.info("the labels are up to date again")
-        self._trouble = ""
+async def publish(labels: Labels, publisher: Publisher) -> None:
+    """Raises PublishError."""
+    if await publisher.publish(labels):
+        log.info(Code.LABELS_PUBLISHED, "published labels", labels=len(labels))

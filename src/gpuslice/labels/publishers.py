@@ -1,14 +1,18 @@
-"""Where labels go: a file or a stream for node-feature-discovery, its API, or the Node itself."""
+"""Publishes labels: in a file or a stream for node-feature-discovery, its API, or the Node."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, TextIO
 
+from gpuslice.codes import Code
+from gpuslice.config.startup_options import LabelsMode
 from gpuslice.files.atomic import replace_file
 from gpuslice.labels.errors import PublishError
-from gpuslice.labels.node_feature import Owner, label_changes, lasting_owners, node_feature
+from gpuslice.labels.node_feature import Owner, label_changes, node_feature, node_feature_owners
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -17,13 +21,10 @@ Labels = Mapping[str, str]
 
 
 class NodeLabels(Protocol):
-    """The API server, as far as labels go. Every method raises PublishError if it fails."""
+    """What publishers need from the API server. Every method raises PublishError if it fails."""
 
     async def apply_node_feature(self, body: Mapping[str, object]) -> bool:
-        """Creates the NodeFeature object, or makes the existing one equal to this.
-
-        Returns whether there was anything to do.
-        """
+        """Creates the NodeFeature object, or updates it. Returns whether anything changed."""
 
     async def read_node_labels(self, node: str) -> Mapping[str, str]: ...
 
@@ -31,18 +32,18 @@ class NodeLabels(Protocol):
         """A merge patch of the Node's labels; None removes one."""
 
     async def read_pod_owners(self, namespace: str, pod: str) -> tuple[Owner, tuple[Owner, ...]]:
-        """The pod as an owner, and who owns the pod."""
+        """The pod as an owner, and the owners of the pod."""
 
 
 class Publisher(Protocol):
     async def publish(self, labels: Labels) -> bool:
-        """Returns whether anything had to be changed. Raises PublishError."""
+        """Returns whether anything changed. Raises PublishError."""
 
     async def withdraw(self) -> None:
-        """Takes back what would be wrong once nobody keeps it true. Raises PublishError."""
+        """Removes labels that would become outdated. Raises PublishError."""
 
 
-class ToStream:
+class StreamPublisher:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last: str | None = None
@@ -60,23 +61,23 @@ class ToStream:
         return True
 
     async def withdraw(self) -> None:
-        """What was printed stays."""
+        """Nothing to do: what is printed stays."""
 
 
-class ToFile:
-    """The file appears complete or not at all: its reader may look at any moment."""
+class FilePublisher:
+    """Replaces the file atomically, because it may be read at any time."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
 
     async def publish(self, labels: Labels) -> bool:
         try:
-            # node-feature-discovery leaves out files whose name begins with a dot, as drafts do.
+            # node-feature-discovery ignores files that begin with a dot, such as drafts.
             return replace_file(self._path, render(labels).encode())
         except OSError as error:
             raise PublishError(
-                f"labels cannot be written to {self._path} ({error}): is the directory mounted "
-                "and writable? Another place is chosen with --output-file"
+                f"labels cannot be written to {self._path} ({error}): mount the directory, "
+                "writable, or set --output-file to another path"
             ) from error
 
     async def withdraw(self) -> None:
@@ -86,11 +87,10 @@ class ToFile:
             raise PublishError(f"{self._path} cannot be removed ({error})") from error
 
 
-class AsNodeFeature:
-    """An object that node-feature-discovery turns into labels of the Node.
+class NodeFeaturePublisher:
+    """A NodeFeature object, which node-feature-discovery turns into labels of the Node.
 
-    It stays when the process ends: its owners outlive the process, and the cluster removes it
-    after them.
+    It stays when the process ends. The cluster removes it with its owners.
     """
 
     def __init__(self, api: NodeLabels, node: str, namespace: str, pod: str = "") -> None:
@@ -101,29 +101,34 @@ class AsNodeFeature:
         self._owners: tuple[Owner, ...] | None = None if pod else ()
 
     async def publish(self, labels: Labels) -> bool:
-        """The object is compared with the one that is there, which others may have changed."""
+        """Compares with the existing object, which others may have changed."""
         body = node_feature(self._node, self._namespace, labels, await self._known_owners())
         return await self._api.apply_node_feature(body)
 
     async def withdraw(self) -> None:
-        """Removed by the cluster with its owners."""
+        """Nothing to do: the cluster removes the object with its owners."""
 
     async def _known_owners(self) -> tuple[Owner, ...]:
-        """Labels without owners are better than none; the owners are asked for again next time."""
+        """Without owners for now if they cannot be read: the next publication tries again."""
         if self._owners is None:
             try:
-                pod, above = await self._api.read_pod_owners(self._namespace, self._pod)
+                pod, owners = await self._api.read_pod_owners(self._namespace, self._pod)
             except PublishError as error:
-                log.warning("the labels have no owner yet", pod=self._pod, reason=error)
+                log.warning(
+                    Code.LABELS_WITHOUT_OWNER,
+                    "cannot read the owner of the labels, retrying",
+                    pod=self._pod,
+                    reason=error,
+                )
                 return ()
-            self._owners = lasting_owners(pod, above)
+            self._owners = node_feature_owners(pod, owners)
         return self._owners
 
 
-class OnNode:
-    """The Node's own labels, for clusters without node-feature-discovery.
+class NodePublisher:
+    """The labels of the Node, for clusters without node-feature-discovery.
 
-    They stay when the process ends: pods that select them must not lose their node to a restart.
+    They stay when the process ends: a restart must not unschedule pods that select them.
     """
 
     def __init__(self, api: NodeLabels, node: str) -> None:
@@ -137,7 +142,34 @@ class OnNode:
         return bool(changes)
 
     async def withdraw(self) -> None:
-        """The next process removes what no longer holds."""
+        """Nothing to do: the next process removes outdated labels."""
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where labels are published."""
+
+    mode: LabelsMode
+    # Of the file; empty: standard output.
+    output_file: str = ""
+    node_name: str = ""
+    namespace: str = "default"
+    # The pod that owns a NodeFeature object; empty: none does.
+    pod_name: str = ""
+
+
+def publisher_for(destination: Destination, api: Callable[[], NodeLabels]) -> Publisher:
+    """`api` connects to the API server, and is called if labels are published there."""
+    match destination.mode:
+        case LabelsMode.NODE_FEATURE:
+            return NodeFeaturePublisher(
+                api(), destination.node_name, destination.namespace, destination.pod_name
+            )
+        case LabelsMode.NODE:
+            return NodePublisher(api(), destination.node_name)
+        case _:
+            file = destination.output_file
+            return FilePublisher(Path(file)) if file else StreamPublisher(sys.stdout)
 
 
 def render(labels: Labels) -> str:

@@ -1,54 +1,53 @@
-"""How often a device can be had, and by which way of sharing, as labels tell it."""
+"""How devices are shared, for their labels."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from gpuslice.slicing.catalogue import Catalogue, DeviceOffer, Offered
+from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import Rules, SharingStrategy
 
 NOT_SHARED = SharingStrategy.NONE.value
-BY_MEMORY = "memory"
 
 
 @dataclass(frozen=True, slots=True)
-class Share:
-    # 0: it is not to be had under the name that the labels are about.
+class Sharing:
+    # 0: it is not advertised under the name that the labels describe.
     replicas: int
     strategy: str = NOT_SHARED
-    # Whoever asks for the ordinary name gets a part of the device.
+    # A request for the default name gets a share of the device.
     under_own_name: bool = True
 
     @property
     def marked(self) -> bool:
-        """Whether the product says SHARED."""
+        """Whether the product label contains SHARED."""
         return self.replicas > 1 and self.under_own_name
 
 
-NOT_OFFERED = Share(0)
+NOT_ADVERTISED = Sharing(0)
 
 
-def shares_of(catalogue: Catalogue | None, rules: Rules) -> dict[str, Share]:
-    """By UUID of the device. Without a catalogue nothing is offered."""
-    if catalogue is None:
-        return {}
+def sharing_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Sharing]:
+    """By UUID of the device."""
     renamed = {rule.rename for rule in rules.replicas if rule.rename not in (None, rule.name)}
-    shares = {gpu.uuid: Share(0, BY_MEMORY) for gpu in catalogue.memory}
-    for offer in catalogue.resources:
-        for offered in offer.devices:
-            shares[offered.device.uuid] = _share(offer, offered, own=offer.name not in renamed)
-    return shares
+    return {
+        part.device.uuid: _sharing(pool, part, own_name=pool.resource not in renamed)
+        for pool in pools
+        for part in pool.parts
+    }
 
 
-def usual_share(uuids: Iterable[str], shares: Mapping[str, Share]) -> Share:
-    """What holds for most of the devices, and among equals for the first."""
-    counts = Counter(shares.get(uuid, NOT_OFFERED) for uuid in uuids)
-    return counts.most_common(1)[0][0] if counts else NOT_OFFERED
+def most_common(uuids: Iterable[str], sharing: Mapping[str, Sharing]) -> Sharing:
+    """How most of the devices are shared; in a tie, how the first one is."""
+    counts = Counter(sharing.get(uuid, NOT_ADVERTISED) for uuid in uuids)
+    return counts.most_common(1)[0][0] if counts else NOT_ADVERTISED
 
 
-def _share(offer: DeviceOffer, offered: Offered, *, own: bool) -> Share:
-    if not offered.replicas:
-        return Share(1)
-    return Share(offered.replicas, offer.strategy.value, under_own_name=own)
+def _sharing(pool: Pool, part: Part, *, own_name: bool) -> Sharing:
+    if pool.sharing is SharingStrategy.MEMORY:
+        return Sharing(0, pool.sharing.value)
+    if not part.is_shared:
+        return Sharing(1)
+    return Sharing(part.count, pool.sharing.value, under_own_name=own_name)

@@ -1,1 +1,1 @@
-"""NVIDIA's Multi-Process Service, as its control daemon is driven."""
+"""NVIDIA's Multi-Process Service (MPS): control daemons, and the limits that they enforce."""

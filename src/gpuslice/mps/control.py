@@ -1,4 +1,4 @@
-"""Talks to an MPS control daemon through its own command line."""
+"""Sends commands to an MPS control daemon through NVIDIA's control program."""
 
 from __future__ import annotations
 
@@ -10,39 +10,53 @@ import signal
 from gpuslice.mps.daemon_paths import resource_of
 
 PROGRAM = "nvidia-cuda-mps-control"
-_TIMEOUT_SECONDS = 5.0
 # Exit statuses of a program whose file or libraries cannot be loaded.
-_NEVER_BEGAN = (126, 127)
+_NOT_EXECUTED = (126, 127)
 
 
 class MpsUnavailable(Exception):
-    """The daemon does not answer, so its clients would run without limits."""
+    """The daemon does not answer, so it enforces no limits."""
 
 
-class CannotAsk(MpsUnavailable):
-    """The driver's program cannot be run, so nothing can be said about the daemon."""
+class CannotProbe(MpsUnavailable):
+    """The control program cannot be run, so the state of the daemon is unknown."""
 
 
-class ControlProgramMissing(CannotAsk):
-    """The driver's program is not on PATH."""
+class DriverProgramMissing(CannotProbe):
+    """A program of the driver is not on PATH."""
+
+    def __init__(self, program: str) -> None:
+        super().__init__(
+            f"{program} is not on PATH: run this container with "
+            "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+        )
 
 
-class MpsSilent(MpsUnavailable):
-    """The daemon is there and did not answer in time."""
+class MpsTimeout(MpsUnavailable):
+    """The daemon does not answer in time."""
 
 
-async def ping(pipe_directory: str) -> None:
-    """A command round trip: after a crash the socket stays behind, so a file proves nothing."""
-    await default_threads_percent(pipe_directory)
+class ControlClient:
+    """Sends commands to the daemon of one pipe directory."""
+
+    def __init__(self, pipe_directory: str, timeout_seconds: float) -> None:
+        self._pipe = pipe_directory
+        self._timeout_seconds = timeout_seconds
+
+    async def ping(self) -> None:
+        """A round trip: a crashed daemon leaves its socket behind, so a file proves nothing."""
+        await self.default_threads_percent()
+
+    async def default_threads_percent(self) -> str:
+        """The share of threads that no client of the daemon exceeds, as the daemon prints it."""
+        return await self.command("get_default_active_thread_percentage")
+
+    async def command(self, line: str, timeout_seconds: float | None = None) -> str:
+        """Runs one command and returns its output. Raises MpsUnavailable."""
+        return await _run_command(self._pipe, line, timeout_seconds or self._timeout_seconds)
 
 
-async def default_threads_percent(pipe_directory: str) -> str:
-    """The share of threads above which no client of the daemon gets, as the daemon writes it."""
-    return await command(pipe_directory, "get_default_active_thread_percentage")
-
-
-async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECONDS) -> str:
-    """Runs one command and returns what it printed."""
+async def _run_command(pipe_directory: str, line: str, seconds: float) -> str:
     try:
         process = await asyncio.create_subprocess_exec(
             PROGRAM,
@@ -53,17 +67,14 @@ async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECO
             start_new_session=True,
         )
     except FileNotFoundError as error:
-        raise ControlProgramMissing(
-            f"{PROGRAM} is not on PATH: give this container the driver's compute programs "
-            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
-        ) from error
+        raise DriverProgramMissing(PROGRAM) from error
     except OSError as error:
-        raise CannotAsk(f"{PROGRAM} cannot be run ({error.strerror})") from error
+        raise CannotProbe(f"{PROGRAM} cannot be run ({error.strerror})") from error
     try:
         async with asyncio.timeout(seconds):
             output, _ = await process.communicate(f"{line}\n".encode())
     except TimeoutError:
-        raise MpsSilent(
+        raise MpsTimeout(
             f"the MPS control daemon at {pipe_directory} did not answer {line!r} "
             f"within {seconds:g} s"
         ) from None
@@ -72,10 +83,10 @@ async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECO
             kill_group(process)
     text = output.decode(errors="replace").strip()
     code = process.returncode or 0
-    if code < 0 or code in _NEVER_BEGAN:
-        raise CannotAsk(
-            f"{PROGRAM} did not get to ask the daemon at {pipe_directory} "
-            f"({text or _ending(code)}): look at the driver's files and the node's memory"
+    if code < 0 or code in _NOT_EXECUTED:
+        raise CannotProbe(
+            f"{PROGRAM} failed before it reached the daemon at {pipe_directory} "
+            f"({text or _ending(code)}): check the driver's files and the node's memory"
         )
     if code != 0:
         raise MpsUnavailable(
@@ -86,7 +97,7 @@ async def command(pipe_directory: str, line: str, seconds: float = _TIMEOUT_SECO
 
 
 def kill_group(process: asyncio.subprocess.Process) -> None:
-    """With all that it started. Not waited for: it may be stuck in the driver."""
+    """Kills the process and its children. Does not wait: it may hang in the driver."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
 
@@ -100,6 +111,6 @@ def _remedy(pipe_directory: str) -> str:
     if resource is None:
         return f"start it with CUDA_MPS_PIPE_DIRECTORY={pipe_directory} {PROGRAM} -d"
     return (
-        "run mps-control-daemon on this node with the same configuration; its daemon for "
+        "run mps-control-daemon on this node with the same configuration; the daemon for "
         f"{resource} listens at <mps-root>/{resource}/pipe on the host"
     )

@@ -1,11 +1,11 @@
-"""Where the daemon of a resource and its clients meet, by NVIDIA's names."""
+"""The directories of MPS control daemons, by NVIDIA's names."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
 
-# The host's MPS root under the name that the agent, the daemons and all containers have for it.
+# The mount point of the host's MPS root in the agent, the daemons and all containers.
 ROOT = Path("/mps")
 
 _PIPE = "pipe"
@@ -13,7 +13,7 @@ _PIPE = "pipe"
 
 @dataclass(frozen=True, slots=True)
 class DaemonPaths:
-    """The files of one resource. Its name has a slash, so they lie two levels below the root."""
+    """The files of one daemon. Its name is a resource, so they are two levels below the root."""
 
     resource: str
     root: Path = ROOT
@@ -32,7 +32,7 @@ class DaemonPaths:
 
     @property
     def started(self) -> Path:
-        """Exists while a daemon of ours runs or starts; names its GPUs, one a line."""
+        """Exists while a daemon of ours runs or starts. Lists its GPUs, one per line."""
         return self.directory / ".started"
 
     @property
@@ -50,7 +50,7 @@ def shm_directory(root: Path) -> Path:
 
 
 def resource_of(pipe_directory: str) -> str | None:
-    """The resource whose daemon listens there; None if that is no place of a resource."""
+    """The resource whose daemon listens there; None if it is another directory."""
     path = Path(pipe_directory)
     if path.name != _PIPE or not path.is_relative_to(ROOT):
         return None

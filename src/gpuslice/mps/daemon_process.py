@@ -1,4 +1,4 @@
-"""The process of an MPS control daemon: whether it lives, and how it is ended."""
+"""The process of an MPS control daemon: whether it runs, and how to stop it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import signal
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice.mps.control import PROGRAM
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-_GONE_SECONDS = 5.0
-# Of a program's name, as the kernel keeps it.
+# The kernel keeps this much of a program's name.
 _COMM_LENGTH = 15
 _ENDED = ("Z", "X")
 
@@ -24,17 +24,17 @@ _ENDED = ("Z", "X")
 @dataclass(frozen=True, slots=True)
 class Process:
     pid: int
-    # Tells it from a later process of the same number.
+    # Distinguishes it from a later process with the same pid.
     started_ticks: int
-    # Whether it has this place in its environment. A daemon of the host knows another path, and a
-    # number in an old file may be that of any daemon by now.
+    # Whether its environment names this pipe directory. A daemon of the host has another path, and
+    # the pid in an old file may belong to another daemon.
     listens_here: bool
 
 
-def find_process(place: DaemonPaths) -> Process | None:
-    """The daemon that the place's file names, if it lives."""
+def find_process(paths: DaemonPaths) -> Process | None:
+    """The daemon that the pid file names, if it runs."""
     try:
-        pid = int(place.pid_file.read_text())
+        pid = int(paths.pid_file.read_text())
         proc = Path(f"/proc/{pid}")
         if not (proc / "comm").read_text().startswith(PROGRAM[:_COMM_LENGTH]):
             return None
@@ -45,12 +45,12 @@ def find_process(place: DaemonPaths) -> Process | None:
     if state in _ENDED:
         return None
     return Process(
-        pid, started_ticks, f"CUDA_MPS_PIPE_DIRECTORY={place.pipe}".encode() in variables
+        pid, started_ticks, f"CUDA_MPS_PIPE_DIRECTORY={paths.pipe}".encode() in variables
     )
 
 
 def has_ended(process: Process) -> bool:
-    """Also reaps it: the first process of a container is the parent of those that lost theirs."""
+    """Also reaps it: process 1 of a container is the parent of orphans."""
     try:
         state, started_ticks = _state(process.pid)
     except (OSError, ValueError):
@@ -64,19 +64,24 @@ def has_ended(process: Process) -> bool:
     return False
 
 
-async def end_process(process: Process) -> None:
-    """Waits for the end of a daemon that was told to quit, and helps if it does not come."""
-    if not process.listens_here or await _ends(process):
+async def end_process(process: Process, exit_seconds: float) -> None:
+    """Waits until a daemon that received `quit` exits, and kills it if it does not."""
+    if not process.listens_here or await _ends(process, exit_seconds):
         return
     with contextlib.suppress(ProcessLookupError):
         os.kill(process.pid, signal.SIGKILL)
-    if not await _ends(process):
-        log.error("an MPS daemon cannot be ended", pid=process.pid, remedy="look at the driver")
+    if not await _ends(process, exit_seconds):
+        log.error(
+            Code.MPS_STOP_FAILED,
+            "cannot stop MPS control daemon",
+            pid=process.pid,
+            remedy="check the driver",
+        )
 
 
-async def _ends(process: Process) -> bool:
+async def _ends(process: Process, seconds: float) -> bool:
     clock = asyncio.get_running_loop().time
-    deadline = clock() + _GONE_SECONDS
+    deadline = clock() + seconds
     while not has_ended(process):
         if clock() > deadline:
             return False
@@ -85,7 +90,7 @@ async def _ends(process: Process) -> bool:
 
 
 def _state(pid: int) -> tuple[str, int]:
-    """State and time of start: fields 3 and 22 of proc_pid_stat(5), behind the name."""
+    """State and start time: fields 3 and 22 of proc_pid_stat(5)."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     if len(fields) < 20:
         raise ValueError("no state")

@@ -1,4 +1,4 @@
-"""The driver's programs that make and end an MPS control daemon."""
+"""Runs the driver's programs that prepare GPUs for MPS and start a control daemon."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice.mps.control import (
     PROGRAM,
-    ControlProgramMissing,
-    MpsSilent,
+    DriverProgramMissing,
+    MpsTimeout,
     MpsUnavailable,
     kill_group,
 )
@@ -21,32 +22,32 @@ from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-# A driver that has to wake up a GPU first takes its time.
+# A driver that must initialise a GPU is slow.
 _SMI_SECONDS = 60.0
 _START_SECONDS = 30.0
 _SELINUX = Path("/sys/fs/selinux/enforce")
-# What containers may use; a directory made by a privileged container has another label.
+# Accessible to containers; a directory that a privileged container creates has another label.
 _SELINUX_LABEL = "system_u:object_r:container_file_t:s0"
 
 
 class ComputeMode(Enum):
     DEFAULT = "DEFAULT"
-    # For MPS alone: a process that misses it fails instead of running without limits.
+    # MPS only: a process that does not use MPS fails instead of running without limits.
     EXCLUSIVE_PROCESS = "EXCLUSIVE_PROCESS"
 
 
 async def set_compute_modes(gpus: Sequence[str], mode: ComputeMode) -> dict[str, MpsUnavailable]:
-    """All at once, as each may take its time. What failed, by GPU."""
+    """Concurrently, because each may be slow. Returns failures by GPU."""
     outcomes = await asyncio.gather(*(_set_compute_mode(gpu, mode) for gpu in gpus))
     return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
 
 
-async def start_daemon(place: DaemonPaths, gpus: Sequence[str]) -> None:
+async def start_daemon(paths: DaemonPaths, gpus: Sequence[str]) -> None:
     """Returns when it listens. Clients of all users share its one server."""
-    # Nothing else: whatever the daemon finds in its environment becomes its clients' default.
+    # Nothing else: variables of the daemon become defaults of its clients.
     environment = {
-        "CUDA_MPS_PIPE_DIRECTORY": str(place.pipe),
-        "CUDA_MPS_LOG_DIRECTORY": str(place.log),
+        "CUDA_MPS_PIPE_DIRECTORY": str(paths.pipe),
+        "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
     argv = [PROGRAM, "-d", "-multiuser-server"]
@@ -54,7 +55,7 @@ async def start_daemon(place: DaemonPaths, gpus: Sequence[str]) -> None:
     if code != 0:
         raise MpsUnavailable(
             f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): "
-            f"look at {place.log}/control.log"
+            f"check {paths.log}/control.log"
         )
 
 
@@ -68,48 +69,46 @@ async def _set_compute_mode(gpu: str, mode: ComputeMode) -> MpsUnavailable | Non
         return None
     return MpsUnavailable(
         f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): run this container "
-        "privileged, and try the command on the node to see whether the driver is in order"
+        "privileged, and run the command on the node to check the driver"
     )
 
 
-def make_directories(place: DaemonPaths) -> None:
-    """For the daemon and its marks."""
-    for directory in (place.pipe, place.log):
+def make_directories(paths: DaemonPaths) -> None:
+    """Creates the directories of a daemon."""
+    for directory in (paths.pipe, paths.log):
         try:
             for path in (*reversed(directory.parents), directory):
                 if not path.exists():
                     path.mkdir()
-                    path.chmod(0o755)  # clients of any user find their way, whatever our umask is
+                    path.chmod(0o755)  # for clients of any user, whatever our umask is
         except OSError as error:
             raise MpsUnavailable(
-                f"{directory} cannot be made ({error.strerror}): mount the host's MPS root "
-                f"writable at {place.root}"
+                f"{directory} cannot be created ({error.strerror}): mount the host's MPS root at "
+                f"{paths.root}, writable"
             ) from error
     if _SELINUX.exists():
         try:
-            os.setxattr(place.pipe, "security.selinux", _SELINUX_LABEL.encode() + b"\0")
+            os.setxattr(paths.pipe, "security.selinux", _SELINUX_LABEL.encode() + b"\0")
         except OSError as error:
             log.warning(
-                "containers may not reach the MPS daemon",
+                Code.SELINUX_LABEL_FAILED,
+                "containers cannot reach the MPS control daemon",
                 reason=error.strerror,
-                remedy=f"chcon {_SELINUX_LABEL} {place.pipe}",
+                remedy=f"chcon {_SELINUX_LABEL} {paths.pipe}",
             )
 
 
 async def _run(
     argv: Sequence[str], environment: Mapping[str, str] | None, seconds: float
 ) -> tuple[int, str]:
-    """Exit status and output.
+    """Returns exit status and output.
 
-    The output goes to memory and not through a pipe, which a daemon would inherit and hold open.
+    The output goes to memory and not through a pipe, which a daemon would inherit and keep open.
     """
-    # The way to it is ours: its own environment need not have one.
+    # By our own PATH: the environment of the program may have none.
     program = shutil.which(argv[0])
     if program is None:
-        raise ControlProgramMissing(
-            f"{argv[0]} is not on PATH: give this container the driver's programs "
-            "(NVIDIA_DRIVER_CAPABILITIES=compute,utility)"
-        )
+        raise DriverProgramMissing(argv[0])
     with os.fdopen(os.memfd_create(argv[0]), "r+b") as output:
         try:
             process = await asyncio.create_subprocess_exec(
@@ -127,8 +126,8 @@ async def _run(
             async with asyncio.timeout(seconds):
                 code = await process.wait()
         except TimeoutError:
-            raise MpsSilent(
-                f"`{' '.join(argv)}` did not end within {seconds:g} s: look at the driver"
+            raise MpsTimeout(
+                f"`{' '.join(argv)}` did not exit within {seconds:g} s: check the driver"
             ) from None
         finally:
             if process.returncode is None:

@@ -1,16 +1,22 @@
-"""What MPS can do on which hardware and driver."""
+"""What MPS supports, by driver version."""
 
 from __future__ import annotations
 
+from gpuslice.slicing.limits import MPS_CLIENTS_PER_GPU
+
 _FIRST_BRANCH_WITH_60_CLIENTS = 590
-# Drivers of the 535 and 550 branches were seen not to apply limits keyed by UUID.
+# Drivers of the 535 and 550 branches do not apply limits keyed by UUID.
 _FIRST_BRANCH_WITH_UUID_KEYS = 560
 
 
 def most_clients(driver_version: str) -> int:
     """CUDA contexts that MPS serves per GPU (Volta and newer) at its default settings."""
     branch = _branch(driver_version)
-    return 60 if branch is not None and branch >= _FIRST_BRANCH_WITH_60_CLIENTS else 48
+    return (
+        60
+        if branch is not None and branch >= _FIRST_BRANCH_WITH_60_CLIENTS
+        else (MPS_CLIENTS_PER_GPU)
+    )
 
 
 def applies_uuid_keys(driver_version: str) -> bool:

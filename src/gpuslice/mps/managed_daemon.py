@@ -1,4 +1,4 @@
-"""Keeps the MPS daemon of one resource alive."""
+"""Runs the MPS control daemon of one resource and restarts it if it fails."""
 
 from __future__ import annotations
 
@@ -6,306 +6,338 @@ import asyncio
 import contextlib
 from collections.abc import Callable
 
-from gpuslice.cluster.backoff import Backoff
+from gpuslice.backoff import Backoff
+from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.mps.control import (
-    CannotAsk,
-    MpsSilent,
+    CannotProbe,
+    ControlClient,
+    MpsTimeout,
     MpsUnavailable,
-    command,
-    default_threads_percent,
-    ping,
 )
 from gpuslice.mps.daemon_paths import DaemonPaths
-from gpuslice.mps.daemon_plan import Wanted, still_serves
+from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
-from gpuslice.mps.default_limits import default_commands, most_threads_percent, set_defaults
+from gpuslice.mps.default_limits import default_commands, max_threads_percent, set_defaults
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
     set_compute_modes,
     start_daemon,
 )
+from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
-_EVERY_SECONDS = 3.0
-# A busy node may be slow for a while, and the end of a daemon is the end of its clients.
-_SILENCES = 4
-# A daemon that lived this long did not die of its start.
-_LONG_LIFE_SECONDS = 60.0
-_QUIT_SECONDS = 10.0
+# A busy node may be slow for a while, and clients fail when their daemon is stopped.
+_PROBES_UNTIL_RESTART = 4
+# A daemon that ran this long did not fail to start.
+_STABLE_SECONDS = 60.0
 _NO_CEILING = 100.0
+_DAEMON = "daemon"
 
 
 class ManagedDaemon:
-    """`run` until it is cancelled, then `end`. `changed` is called when `answers` changes."""
+    """Call `run`, cancel it, then call `stop`. `changed` is called when `answers` changes."""
 
     def __init__(
         self,
-        wanted: Wanted,
+        wanted: DaemonSpec,
         present: frozenset[str],
-        place: DaemonPaths,
+        paths: DaemonPaths,
         changed: Callable[[], None],
+        timing: Timing,
     ) -> None:
         self.wanted = wanted
         self.answers = False
         # The GPUs of the daemon that runs or is being started.
         self.serves = wanted.gpus
         self._present = present
-        self._place = place
+        self._paths = paths
         self._changed = changed
+        self._timing = timing
+        self._control = ControlClient(str(paths.pipe), timing.mps_command)
         self._process: Process | None = None
         self._is_ours = False
-        # GPUs that may be in exclusive mode because of us.
+        # GPUs that we may have put into exclusive mode.
         self._exclusive: set[str] = set()
-        # Default limits that the daemon was given; None if nobody knows.
+        # Default limits of the daemon; None: unknown.
         self._defaults: tuple[str, ...] | None = None
-        self._is_behind = False
-        self._complaint = ""
-        self._silences = 0
+        self._is_outdated = False
+        self._failed_probes = 0
+        self._conditions = Conditions(log)
 
-    def want(self, wanted: Wanted, present: frozenset[str]) -> None:
-        """A daemon that runs stays. `present`: all GPUs that are there, for whatever use."""
+    def want(self, wanted: DaemonSpec, present: frozenset[str]) -> None:
+        """A running daemon stays. `present`: all GPUs of the node."""
         self.wanted = wanted
         self._present = present
-        # A GPU that was away may have lost its mode.
-        self._is_behind = True
+        # A GPU that was missing may have lost its compute mode.
+        self._is_outdated = True
 
     async def run(self) -> None:
-        backoff = Backoff()
+        backoff = Backoff(self._timing.mps_restart)
         clock = asyncio.get_running_loop().time
         while True:
             try:
                 await self._bring_up()
             except MpsUnavailable as error:
-                self._complain(self._state_of(error), error)
+                self._report(error)
             else:
-                began = clock()
-                self._complaint = ""
-                self._silences = 0
-                self._tell(answers=True)
-                await self._until_it_is_gone()
-                self._tell(answers=False)
-                if clock() - began > _LONG_LIFE_SECONDS:
+                started_at = clock()
+                self._conditions.clear(_DAEMON)
+                self._failed_probes = 0
+                self._set_answers(answers=True)
+                await self._until_it_fails()
+                self._set_answers(answers=False)
+                if clock() - started_at > _STABLE_SECONDS:
                     backoff.reset()
             await asyncio.sleep(backoff.seconds())
 
-    async def end(self) -> None:
-        """What we did not start goes on."""
-        self._tell(answers=False)
+    async def stop(self) -> None:
+        """A daemon that we did not start continues to run."""
+        self._set_answers(answers=False)
         if self._is_ours:
             await self._quit()
-            self._unmark_started()
+            self._remove_marker()
         elif not self._exclusive:
             return
         failures = await set_compute_modes(sorted(self._exclusive), ComputeMode.DEFAULT)
         for gpu, error in failures.items():
-            log.warning("a GPU may still be in exclusive mode", gpu=gpu, reason=error)
+            log.warning(
+                Code.COMPUTE_MODE_NOT_RESTORED,
+                "GPU may still be in EXCLUSIVE_PROCESS mode",
+                gpu=gpu,
+                reason=error,
+            )
         self._exclusive.clear()
-        log.info("ended the MPS daemon", resource=self.wanted.resource)
+        log.info(Code.MPS_STOPPED, "stopped MPS control daemon", resource=self.wanted.resource)
 
     async def _bring_up(self) -> None:
-        """Afterwards a daemon answers, be it a new one or one that was there."""
-        if not await self._adopts():
+        """Adopts a running daemon or starts a new one."""
+        if not await self._adopt():
             await self._start()
-        self._process = find_process(self._place)
+        self._process = find_process(self._paths)
 
     async def _start(self) -> None:
-        wanted, place = self.wanted, self._place
-        # First of all: whoever makes plans meanwhile has to know what it will be.
+        wanted, paths = self.wanted, self._paths
+        # First: a plan that is made meanwhile must know the GPUs of the new daemon.
         self.serves = wanted.gpus
-        self._is_behind = False
+        self._is_outdated = False
         await self._make_exclusive(wanted.gpus)
-        make_directories(place)
-        # Before the start, so that a daemon which is slow to answer is known as ours.
-        self._mark_started()
+        make_directories(paths)
+        # Before the start, so that a daemon that answers late is known to be ours.
+        self._write_marker()
         self._is_ours = True
         try:
-            await start_daemon(place, wanted.gpus)
-        except MpsSilent:
-            raise  # it may yet come up
+            await start_daemon(paths, wanted.gpus)
+        except MpsTimeout:
+            raise  # it may still come up
         except MpsUnavailable:
             self._is_ours = False
-            self._unmark_started()
+            self._remove_marker()
             raise
-        # Known only from here on: one that is taken over later may have its limits or not.
+        # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
         await self._set_defaults(wanted)
-        await ping(str(place.pipe))
+        await self._control.ping()
         log.info(
-            "started the MPS daemon",
+            Code.MPS_STARTED,
+            "started MPS control daemon",
             resource=wanted.resource,
             gpus=",".join(wanted.gpus),
-            pipe=place.pipe,
+            pipe=paths.pipe,
         )
 
-    async def _adopts(self) -> bool:
-        """Whether a daemon is there that serves as ours would: its clients need not die."""
+    async def _adopt(self) -> bool:
+        """Whether a daemon runs that can serve as ours, so that its clients survive."""
         try:
-            ceiling = await default_threads_percent(str(self._place.pipe))
-        except CannotAsk:
+            ceiling = await self._control.default_threads_percent()
+        except CannotProbe:
             raise
         except MpsUnavailable as error:
-            if not isinstance(error, MpsSilent) and find_process(self._place) is None:
-                self._unmark_started()  # what it spoke of has ended
+            if not isinstance(error, MpsTimeout) and find_process(self._paths) is None:
+                self._remove_marker()  # its daemon has exited
                 return False
-            if self._started() is None or not self._hangs(error):
+            if self._read_marker() is None or not self._must_restart(error):
                 raise
             await self._quit()
             return False
-        started, wanted = self._started(), self.wanted
-        if started is None:
+        started_with, wanted = self._read_marker(), self.wanted
+        if started_with is None:
             self._is_ours = False
             self._leave_alone(ceiling)
             return True
-        if not still_serves(started, wanted.gpus, self._present):
+        if not can_stay(started_with, wanted.gpus, self._present):
             log.warning(
-                "an MPS daemon is there that was started for other GPUs or by another program; "
-                "it is ended, and its clients with it",
+                Code.MPS_REPLACED,
+                "stopping an MPS control daemon that was started for other GPUs; its clients fail",
                 resource=wanted.resource,
-                gpus=",".join(started) or "all",
+                gpus=",".join(started_with) or "all",
             )
             await self._quit()
             return False
         self._is_ours = True
-        self.serves = started
+        self.serves = started_with
         self._defaults = None
-        self._exclusive.update(started)
-        await self._catch_up()
+        self._exclusive.update(started_with)
+        await self._update()
         log.info(
-            "took over the MPS daemon that was there",
+            Code.MPS_ADOPTED,
+            "adopted running MPS control daemon",
             resource=wanted.resource,
-            gpus=",".join(started),
+            gpus=",".join(started_with),
         )
         return True
 
     def _leave_alone(self, ceiling: str) -> None:
         resource = self.wanted.resource
-        log.info("an MPS daemon of someone else is there and is left alone", resource=resource)
-        if _number(ceiling) < most_threads_percent(self.wanted):
+        log.info(
+            Code.MPS_FOREIGN,
+            "another program runs the MPS control daemon, leaving it alone",
+            resource=resource,
+        )
+        if _number(ceiling) < max_threads_percent(self.wanted):
             log.warning(
-                "its default caps every container, whatever its own share is",
+                Code.MPS_FOREIGN,
+                "the default of that daemon limits every container, whatever its share is",
                 resource=resource,
                 threads_percent=ceiling,
-                remedy="end that daemon: one with the right limits is started in its place",
+                remedy="stop that daemon: a new one with the right limits is started",
             )
 
-    async def _catch_up(self) -> None:
-        """Gives a daemon that stays what the settings of now ask for."""
-        self._is_behind = False
+    async def _update(self) -> None:
+        """Applies the current settings to a running daemon."""
+        self._is_outdated = False
         wanted = self.wanted
         await self._make_exclusive(wanted.gpus)
         await self._set_defaults(wanted)
 
     async def _make_exclusive(self, gpus: tuple[str, ...]) -> None:
-        self._exclusive.update(gpus)  # before it is so: who is interrupted knows what to undo
+        self._exclusive.update(gpus)  # first, so that an interrupted call can be undone
         failures = await set_compute_modes(gpus, ComputeMode.EXCLUSIVE_PROCESS)
         for error in failures.values():
             raise error
 
-    async def _set_defaults(self, wanted: Wanted) -> None:
-        """None where replicas may be merged, as a client can only tighten a default."""
+    async def _set_defaults(self, wanted: DaemonSpec) -> None:
+        """None if replicas can be merged, because a client can only lower a default."""
         commands = default_commands(wanted, self.serves)
         if commands == self._defaults or (wanted.merges and self._defaults == ()):
             return
         self._defaults = None
-        await set_defaults(self._place, wanted, self.serves)
+        await set_defaults(self._control, wanted, self.serves)
         self._defaults = commands
 
-    async def _until_it_is_gone(self) -> None:
+    async def _until_it_fails(self) -> None:
         while True:
-            await asyncio.sleep(_EVERY_SECONDS)
+            await asyncio.sleep(self._timing.mps_daemon_probe)
             try:
-                await ping(str(self._place.pipe))
+                await self._control.ping()
             except MpsUnavailable as error:
-                if self._has_gone():
+                if self._has_exited():
                     log.error(
-                        "the MPS daemon is gone: starting it again",
+                        Code.MPS_EXITED,
+                        "MPS control daemon exited, restarting it",
                         resource=self.wanted.resource,
                         reason=error,
                     )
-                    self._unmark_started()
+                    self._remove_marker()
                     return
-                if isinstance(error, CannotAsk):
-                    # A driver is being replaced, or memory is short: no reason to end anything.
-                    self._complain(self._state_of(error), error)
+                if isinstance(error, CannotProbe):
+                    # A driver is being replaced, or memory is short: no reason to stop anything.
+                    self._report(error)
                     continue
-                self._tell(answers=False)
-                if self._hangs(error) and self._is_ours:
+                self._set_answers(answers=False)
+                if self._must_restart(error) and self._is_ours:
                     await self._quit()
                     return
             else:
-                self._silences = 0
-                self._tell(answers=True)
-                await self._follow()
+                self._failed_probes = 0
+                self._set_answers(answers=True)
+                await self._update_if_outdated()
 
-    async def _follow(self) -> None:
-        if not (self._is_behind and self._is_ours):
-            self._complaint = ""
+    async def _update_if_outdated(self) -> None:
+        if not (self._is_outdated and self._is_ours):
+            self._conditions.clear(_DAEMON)
             return
         try:
-            await self._catch_up()
+            await self._update()
         except MpsUnavailable as error:
-            self._is_behind = True
-            self._complain("the MPS daemon runs, but not yet as the settings say", error)
+            self._is_outdated = True
+            self._conditions.set(
+                _DAEMON,
+                Code.MPS_OUTDATED,
+                "cannot apply the settings to the MPS control daemon, retrying",
+                error,
+                resource=self.wanted.resource,
+            )
 
-    def _has_gone(self) -> bool:
-        """Only its process tells: a question may fail for reasons of its own."""
+    def _has_exited(self) -> bool:
+        """By its process: a probe may fail for other reasons."""
         if self._process is not None and not has_ended(self._process):
             return False
-        return find_process(self._place) is None
+        return find_process(self._paths) is None
 
-    def _hangs(self, error: MpsUnavailable) -> bool:
-        """Whether it has been silent for too long now."""
-        self._silences += 1
-        hangs = self._silences >= _SILENCES
-        event = "the MPS daemon hangs" if hangs else "the MPS daemon is slow"
-        log.warning(event, resource=self.wanted.resource, reason=error)
-        return hangs
+    def _must_restart(self, error: MpsUnavailable) -> bool:
+        """Whether too many probes in a row failed."""
+        self._failed_probes += 1
+        restart = self._failed_probes >= _PROBES_UNTIL_RESTART
+        log.warning(
+            Code.MPS_UNAVAILABLE,
+            f"MPS control daemon does not answer, {'restarting it' if restart else 'retrying'}",
+            resource=self.wanted.resource,
+            reason=error,
+        )
+        return restart
 
     async def _quit(self) -> None:
-        """One that never started is none that has to quit."""
-        self._silences = 0
-        # Now: a daemon that quits takes its file away before it ends.
-        process = find_process(self._place) or self._process
+        """Does nothing if no daemon runs."""
+        self._failed_probes = 0
+        # First: a daemon that quits removes its pid file before it exits.
+        process = find_process(self._paths) or self._process
         with contextlib.suppress(MpsUnavailable):
-            await command(str(self._place.pipe), "quit", _QUIT_SECONDS)
+            await self._control.command("quit", self._timing.mps_quit)
         if process is not None:
-            await end_process(process)
+            await end_process(process, self._timing.mps_exit)
 
-    def _mark_started(self) -> None:
+    def _write_marker(self) -> None:
         try:
-            self._place.started.write_text("".join(f"{gpu}\n" for gpu in self.serves))
-        except OSError as error:  # the daemon serves without it
-            log.warning("a mark cannot be set", file=self._place.started, reason=error.strerror)
+            self._paths.started.write_text("".join(f"{gpu}\n" for gpu in self.serves))
+        except OSError as error:  # the daemon works without it
+            self._marker_failed(error)
 
-    def _unmark_started(self) -> None:
+    def _remove_marker(self) -> None:
         try:
-            self._place.started.unlink(missing_ok=True)
+            self._paths.started.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("a mark cannot be removed", file=self._place.started, reason=error.strerror)
+            self._marker_failed(error)
 
-    def _started(self) -> tuple[str, ...] | None:
+    def _marker_failed(self, error: OSError) -> None:
+        log.warning(
+            Code.MARKER_NOT_WRITTEN,
+            "cannot update the marker of the MPS control daemon",
+            file=self._paths.started,
+            reason=error.strerror,
+        )
+
+    def _read_marker(self) -> tuple[str, ...] | None:
+        """The GPUs that the daemon was started with; None: it is not ours."""
         try:
-            return tuple(self._place.started.read_text().split())
+            return tuple(self._paths.started.read_text().split())
         except OSError:
             return None
 
-    def _tell(self, *, answers: bool) -> None:
+    def _set_answers(self, *, answers: bool) -> None:
         if answers is not self.answers:
             self.answers = answers
             self._changed()
 
-    def _state_of(self, error: MpsUnavailable) -> str:
-        if isinstance(error, CannotAsk) and find_process(self._place) is not None:
-            return "the MPS daemon cannot be asked"
-        return "no MPS daemon, trying again"
-
-    def _complain(self, event: str, error: MpsUnavailable) -> None:
-        if str(error) != self._complaint:
-            self._complaint = str(error)
-            log.error(event, resource=self.wanted.resource, reason=error)
+    def _report(self, error: MpsUnavailable) -> None:
+        runs = isinstance(error, CannotProbe) and find_process(self._paths) is not None
+        event = "cannot probe MPS control daemon" if runs else "no MPS control daemon, retrying"
+        self._conditions.set(
+            _DAEMON, Code.MPS_UNAVAILABLE, event, error, resource=self.wanted.resource
+        )
 
 
 def _number(text: str) -> float:

@@ -1,4 +1,4 @@
-"""The shared memory that the MPS daemons of a node have in common with their clients."""
+"""The shared memory of the node's MPS daemons and their clients."""
 
 from __future__ import annotations
 
@@ -14,39 +14,39 @@ _NOSUID, _NODEV, _NOEXEC, _RELATIME = 2, 4, 8, 1 << 21
 
 
 class ShmError(Exception):
-    """It cannot be mounted; the text says what to do."""
+    """It cannot be mounted; the message states the remedy."""
 
 
 def mount_shm(root: Path = ROOT) -> Path | None:
-    """The directory where it was mounted. None: it was there, and stays under its clients."""
-    place = shm_directory(root)
-    if is_mounted(place, Path("/proc/self/mountinfo").read_text()):
+    """Returns the directory. None: it is mounted already, and clients may use it."""
+    directory = shm_directory(root)
+    if is_mounted(directory, Path("/proc/self/mountinfo").read_text()):
         return None
     try:
-        place.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise ShmError(
-            f"{place} cannot be made ({error.strerror}): mount the host's MPS root writable "
-            f"at {root}"
+            f"{directory} cannot be created ({error.strerror}): mount the host's MPS root at "
+            f"{root}, writable"
         ) from error
     libc = ctypes.CDLL(None, use_errno=True)
     flags = ctypes.c_ulong(_NOSUID | _NODEV | _NOEXEC | _RELATIME)
     options = f"size={size_kib(_meminfo())}k".encode()
-    if libc.mount(b"shm", os.fsencode(place), b"tmpfs", flags, options) != 0:
+    if libc.mount(b"shm", os.fsencode(directory), b"tmpfs", flags, options) != 0:
         raise ShmError(
-            f"{place} cannot be mounted ({os.strerror(ctypes.get_errno())}): run this container "
-            "privileged"
+            f"{directory} cannot be mounted ({os.strerror(ctypes.get_errno())}): run this "
+            "container privileged"
         )
-    return place
+    return directory
 
 
-def is_mounted(place: Path, mountinfo: str) -> bool:
-    """Spaces and the like are written as octal numbers there; the places of MPS have none."""
-    return any(line.split()[4:5] == [str(place)] for line in mountinfo.splitlines())
+def is_mounted(directory: Path, mountinfo: str) -> bool:
+    """mountinfo escapes special characters; the directories of MPS have none."""
+    return any(line.split()[4:5] == [str(directory)] for line in mountinfo.splitlines())
 
 
 def size_kib(meminfo: str) -> int:
-    """Half of the memory, as a machine's own /dev/shm has."""
+    """Half of the memory, the default of /dev/shm."""
     found = re.search(r"^MemTotal:\s+(\d+) kB$", meminfo, re.MULTILINE)
     return int(found[1]) // 2 if found else _FALLBACK_KIB
 

@@ -1,4 +1,4 @@
-"""The MPS daemons of a node: as many as the plan has, and none that it has not."""
+"""Runs the MPS control daemons of a plan, and no others."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
-from gpuslice.mps.daemon_plan import MpsPlan, Wanted, still_serves
+from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay
 from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.telemetry.logs import Logger
 
@@ -15,64 +17,66 @@ log = Logger(__name__)
 
 
 class Supervisor:
-    def __init__(self, tasks: asyncio.TaskGroup, root: Path = ROOT) -> None:
+    def __init__(self, tasks: asyncio.TaskGroup, timing: Timing, root: Path = ROOT) -> None:
         self._tasks = tasks
+        self._timing = timing
         self._root = root
-        self._kept: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
-        self._ending: dict[str, asyncio.Task[None]] = {}
-        self._stopping = False
+        self._managed: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
+        self._stops: dict[str, asyncio.Task[None]] = {}
+        self._is_stopping = False
 
-    async def apply(self, plan: MpsPlan) -> None:
-        """Ends what is not wanted as it is, then starts what is missing; the rest goes on."""
+    async def apply(self, plan: DaemonPlan) -> None:
+        """Stops daemons that cannot stay, then starts missing ones. The others continue."""
         wanted = {daemon.resource: daemon for daemon in plan.daemons}
-        going = []
-        for resource, (keeper, _) in self._kept.items():
+        leaving = []
+        for resource, (managed, _) in self._managed.items():
             new = wanted.get(resource)
-            if new is not None and still_serves(keeper.serves, new.gpus, plan.present):
-                keeper.want(new, plan.present)
+            if new is not None and can_stay(managed.serves, new.gpus, plan.present):
+                managed.want(new, plan.present)
             else:
-                going.append(resource)
-        await self._end(going)
+                leaving.append(resource)
+        await self._stop(leaving)
         for resource, daemon in wanted.items():
-            if resource not in self._kept:
-                self._keep(daemon, plan.present)
-        self._mark_ready()
+            if resource not in self._managed:
+                self._manage(daemon, plan.present)
+        self._update_ready_file()
 
     async def stop(self) -> None:
-        """Nobody is to begin with what ends now, so the sign that all is ready goes first."""
-        self._stopping = True
-        self._mark_ready()
-        await self._end(list(self._kept))
+        """Removes the ready file first: no program must start with daemons that stop."""
+        self._is_stopping = True
+        self._update_ready_file()
+        await self._stop(list(self._managed))
 
-    def _keep(self, daemon: Wanted, present: frozenset[str]) -> None:
-        place = DaemonPaths(daemon.resource, self._root)
-        keeper = ManagedDaemon(daemon, present, place, self._mark_ready)
-        name = f"MPS daemon of {daemon.resource}"
-        self._kept[daemon.resource] = keeper, self._tasks.create_task(keeper.run(), name=name)
+    def _manage(self, daemon: DaemonSpec, present: frozenset[str]) -> None:
+        paths = DaemonPaths(daemon.resource, self._root)
+        managed = ManagedDaemon(daemon, present, paths, self._update_ready_file, self._timing)
+        task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
+        self._managed[daemon.resource] = managed, task
 
-    async def _end(self, resources: Sequence[str]) -> None:
-        """Who is interrupted here may call again: what is being ended goes on to its end."""
+    async def _stop(self, resources: Sequence[str]) -> None:
+        """If this call is cancelled, the daemons still stop, and another call waits for them."""
         for resource in resources:
-            if resource not in self._ending:
-                self._ending[resource] = asyncio.create_task(self._retire(resource))
-        going = [self._ending[resource] for resource in resources]
-        if going:
-            await asyncio.wait(going)
-        for task in going:
+            if resource not in self._stops:
+                self._stops[resource] = asyncio.create_task(self._stop_one(resource))
+        stops = [self._stops[resource] for resource in resources]
+        if stops:
+            await asyncio.wait(stops)
+        for task in stops:
             task.result()
 
-    async def _retire(self, resource: str) -> None:
-        """It is ours until it has ended: nobody else would end it."""
-        keeper, task = self._kept[resource]
+    async def _stop_one(self, resource: str) -> None:
+        managed, task = self._managed[resource]
         task.cancel()
         try:
             await asyncio.wait([task])
-            await keeper.end()
+            await managed.stop()
         finally:
-            del self._kept[resource], self._ending[resource]
+            del self._managed[resource], self._stops[resource]
 
-    def _mark_ready(self) -> None:
-        ready = not self._stopping and all(keeper.answers for keeper, _ in self._kept.values())
+    def _update_ready_file(self) -> None:
+        ready = not self._is_stopping and all(
+            managed.answers for managed, _ in self._managed.values()
+        )
         path = ready_file(self._root)
         try:
             if ready:
@@ -80,4 +84,9 @@ class Supervisor:
             else:
                 path.unlink(missing_ok=True)
         except OSError as error:
-            log.warning("a mark cannot be set", file=path, reason=error.strerror)
+            log.warning(
+                Code.MARKER_NOT_WRITTEN,
+                "cannot update the ready file",
+                file=path,
+                reason=error.strerror,
+            )

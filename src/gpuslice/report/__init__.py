@@ -1,1 +1,1 @@
-"""Views for people."""
+"""Output for people: the demo."""

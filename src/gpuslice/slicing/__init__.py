@@ -1,1 +1,1 @@
-"""How GPUs are cut and handed out: values in, values out, no I/O."""
+"""GPUs and rules -> pools; device ids -> grants. Pure: values in, values out, no I/O."""

@@ -1,4 +1,4 @@
-"""The GPUs that a node of a nested cluster was given by the node around it."""
+"""The GPUs that a node of a nested cluster gets from the node it runs on."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+from gpuslice.codes import Code
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.rules import MigStrategy
@@ -24,59 +25,61 @@ _QUOTED = re.compile(r"""(?P<quote>["'])(?P<value>[^"']*)(?P=quote)\s*(#.*)?""")
 _LONGEST_SHOWN = 80
 
 
-class AllotmentError(SlicingError):
+class AllocatedDevicesError(SlicingError):
     """Names the field, its value and the remedy."""
 
     def __init__(self, value: str, remedy: str) -> None:
         shown = value if len(value) <= _LONGEST_SHOWN else f"{value[:_LONGEST_SHOWN]}…"
-        super().__init__(f"{VARIABLE}: {shown!r} is not valid: {remedy}")
+        super().__init__(
+            Code.INVALID_ALLOCATED_DEVICES, f"{VARIABLE}: {shown!r} is not valid: {remedy}"
+        )
 
 
-def parse_allotment(text: str) -> tuple[str, ...]:
-    """Reads an environment file that sets the variable, or the variable's value alone."""
+def parse_allocated_devices(text: str) -> tuple[str, ...]:
+    """Parses an environment file that sets the variable, or the value of the variable alone."""
     _check_text(text)
     lines = [line.strip() for line in text.splitlines()]
     lines = [line for line in lines if line and not line.startswith("#")]
     if not lines:
-        raise AllotmentError(text, f"it is empty; write {VARIABLE}=<UUID>,<UUID>,…")
+        raise AllocatedDevicesError(text, f"it is empty; set {VARIABLE}=<UUID>,<UUID>,…")
     return _devices(_value(lines))
 
 
-def absent(gpus: Sequence[Gpu], allotted: Iterable[str]) -> tuple[str, ...]:
-    """What was allotted and is not on this node."""
+def missing(gpus: Sequence[Gpu], allocated: Iterable[str]) -> tuple[str, ...]:
+    """Allocated devices that are not on this node."""
     known = {name for gpu in gpus for name in _names(gpu)}
     known |= {name for gpu in gpus for mig in gpu.mig for name in _mig_names(gpu, mig)}
-    return tuple(name for name in allotted if _folded(name) not in known)
+    return tuple(name for name in allocated if _folded(name) not in known)
 
 
-def apply_allotment(
+def allocated_gpus(
     gpus: Sequence[Gpu],
-    allotted: Sequence[str],
+    allocated: Sequence[str],
     *,
     mig_strategy: MigStrategy = MigStrategy.MIXED,
-    some_are_silent: bool = False,
+    some_do_not_answer: bool = False,
 ) -> tuple[Gpu, ...]:
-    """The allotted GPUs; of a GPU that is allotted by its MIG devices, only these.
+    """The allocated GPUs. A GPU of which MIG devices are allocated keeps only these.
 
-    Where GPUs of the node do not answer, what is missing may be one of them, and the rest is
-    offered. Never offered is a whole GPU of which only MIG devices were allotted.
+    If GPUs of the node do not answer, a missing device may be one of them, and the others are
+    returned. A whole GPU is never returned if only MIG devices of it are allocated.
     """
-    foreign = absent(gpus, allotted)
-    if foreign and not (some_are_silent and len(foreign) < len(allotted)):
+    foreign = missing(gpus, allocated)
+    if foreign and not (some_do_not_answer and len(foreign) < len(allocated)):
         here = ", ".join(gpu.uuid for gpu in gpus) or "none"
-        raise AllotmentError(
+        raise AllocatedDevicesError(
             ",".join(foreign),
-            "this node has no such device, so the list is another node's (or the GPU is lost); "
-            f"remove it and let the node around write its own. GPUs of this node: {here}",
+            "this node has no such device. The list belongs to another node, or the GPU is lost. "
+            f"Remove the list and let the host node write a new one. GPUs of this node: {here}",
         )
-    wanted = {_folded(name) for name in allotted}
+    wanted = {_folded(name) for name in allocated}
     kept = [own for gpu in gpus if (own := _kept(gpu, wanted)) is not None]
     for gpu in kept:
         if mig_strategy is MigStrategy.NONE and not wanted & _names(gpu):
-            raise AllotmentError(
+            raise AllocatedDevicesError(
                 ",".join(mig.uuid for mig in gpu.mig),
-                f"these are MIG devices, and GPU {gpu.index} would be offered as a whole; "
-                "set the MIG strategy to single or mixed",
+                f"these are MIG devices, and GPU {gpu.index} would be advertised as a whole; "
+                "set migStrategy to single or mixed",
             )
     return tuple(kept)
 
@@ -104,12 +107,14 @@ def _folded(name: str) -> str:
 def _check_text(text: str) -> None:
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > LONGEST_BYTES:
-        raise AllotmentError(
-            text, f"it has {size} bytes and may have {LONGEST_BYTES}; it is a list of UUIDs"
+        raise AllocatedDevicesError(
+            text, f"it has {size} bytes, and the limit is {LONGEST_BYTES}; list UUIDs only"
         )
     strange = next((c for c in text if (c < " " and c not in "\t\r\n") or c == "\x7f"), None)
     if strange is not None:
-        raise AllotmentError(text, f"it holds the control character {strange!r}; write plain text")
+        raise AllocatedDevicesError(
+            text, f"it contains the control character {strange!r}; use plain text"
+        )
 
 
 def _value(lines: Sequence[str]) -> str:
@@ -122,12 +127,13 @@ def _value(lines: Sequence[str]) -> str:
         if found is not None and found["name"] == VARIABLE
     }
     if not values:
-        raise AllotmentError(
-            "\n".join(lines), f"no line sets the variable; write {VARIABLE}=<UUID>,<UUID>,…"
+        raise AllocatedDevicesError(
+            "\n".join(lines), f"no line sets the variable; set {VARIABLE}=<UUID>,<UUID>,…"
         )
     if len(values) > 1:
-        raise AllotmentError(
-            " and ".join(sorted(values)), "it is set to different lists; keep one of them"
+        raise AllocatedDevicesError(
+            " and ".join(sorted(values)),
+            "it is set more than once, to different lists; keep one of them",
         )
     return values.pop()
 
@@ -141,16 +147,18 @@ def _unquoted(value: str) -> str:
 
 def _devices(value: str) -> tuple[str, ...]:
     if not value:
-        raise AllotmentError(value, "it names no GPU; the node around must allot at least one")
+        raise AllocatedDevicesError(
+            value, "it names no GPU; the host node must allocate at least one"
+        )
     devices = tuple(item.strip() for item in value.split(","))
     for device in devices:
         if _DEVICE.fullmatch(device) is None:
-            raise AllotmentError(
+            raise AllocatedDevicesError(
                 device,
                 "it is neither the UUID of a GPU (GPU-…) or MIG device (MIG-…) nor an index; "
-                "separate several by commas",
+                "separate devices by commas",
             )
     twice, times = Counter(map(_folded, devices)).most_common(1)[0]
     if times > 1:
-        raise AllotmentError(twice, "it is named more than once; name every GPU once")
+        raise AllocatedDevicesError(twice, "it is listed more than once; list each GPU once")
     return devices

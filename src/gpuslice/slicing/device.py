@@ -1,4 +1,4 @@
-"""What a container can be given: a whole GPU, a MIG device, or what stands for them."""
+"""What a container can be given: a whole GPU, a MIG device, or a placeholder for all GPUs."""
 
 from __future__ import annotations
 
@@ -21,9 +21,11 @@ class Device:
     compute_capability: tuple[int, int] = (0, 0)
     numa_node: int | None = None
     model: str = ""
-    # Whether the GPU that it is, or is a part of, is in MIG mode.
+    # Whether that GPU is in MIG mode.
     mig_enabled: bool = False
     mig: MigDevice | None = None
+    # The N of that GPU's /dev/nvidiaN; None for a placeholder.
+    minor: int | None = None
 
     @property
     def is_mig(self) -> bool:
@@ -35,6 +37,7 @@ def whole(gpu: Gpu) -> Device:
         uuid=gpu.uuid,
         index=str(gpu.index),
         gpu=gpu.uuid,
+        minor=gpu.minor,
         nodes=gpu.nodes,
         memory_mib=gpu.memory_mib,
         compute_capability=gpu.compute_capability,
@@ -44,13 +47,14 @@ def whole(gpu: Gpu) -> Device:
     )
 
 
-def parts(gpu: Gpu) -> tuple[Device, ...]:
-    """The MIG devices of a GPU. Each needs its parent's device node as well."""
+def mig_devices(gpu: Gpu) -> tuple[Device, ...]:
+    """The MIG devices of a GPU. Each needs the GPU's own device node as well."""
     return tuple(
         Device(
             uuid=mig.uuid,
             index=f"{gpu.index}:{mig.index}",
             gpu=gpu.uuid,
+            minor=gpu.minor,
             nodes=(*gpu.nodes, *mig.nodes),
             memory_mib=mig.memory_mib,
             compute_capability=gpu.compute_capability,

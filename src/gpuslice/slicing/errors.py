@@ -1,19 +1,24 @@
-"""What can be wrong with a cut or a request. Messages are for the user of the pod or the node."""
+"""What can be wrong with a rule or a request. Messages are for users of pods and of nodes."""
 
 from __future__ import annotations
+
+from gpuslice.codes import Code
 
 
 class SlicingError(ValueError):
     """Base of all errors of this package."""
 
+    def __init__(self, code: Code, message: str) -> None:
+        super().__init__(message)
+        self.code = code
 
-class TooManyDevices(SlicingError):
-    """The list of devices would not fit into one message to the kubelet."""
 
+class NothingToAdvertise(SlicingError):
+    """No GPU can be advertised. More or other GPUs may change that."""
 
-class NothingToOffer(SlicingError):
-    """No GPU yields a single unit."""
+    def __init__(self, message: str) -> None:
+        super().__init__(Code.NOTHING_TO_ADVERTISE, message)
 
 
 class GrantRefused(SlicingError):
-    """These device ids do not make a slice."""
+    """The kubelet requests devices that a container cannot get together, or at all."""

@@ -1,4 +1,4 @@
-"""Device ids -> the slice they make."""
+"""Device ids -> what a container gets."""
 
 from __future__ import annotations
 
@@ -6,70 +6,98 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpuslice.codes import Code
+from gpuslice.slicing.device_ids import printable
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.ids import printable, split_unit_id
-from gpuslice.slicing.offer import Offer
-from gpuslice.slicing.units import MemoryUnit
+from gpuslice.slicing.limits import Limits
+from gpuslice.slicing.pool import Part, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class GrantedPart:
+    """`count` shares of one device."""
+
+    part: Part
+    count: int
+
+    @property
+    def limits(self) -> Limits:
+        return self.part.share.times(self.count)
 
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """One container's slice: `units` of the `gpu_units` that the GPU is cut into."""
+    """What one container gets: each device once, in the order of the request."""
 
-    gpu: Gpu
-    units: int
-    gpu_units: int
-    unit: MemoryUnit
+    pool: Pool
+    parts: tuple[GrantedPart, ...]
 
     @property
-    def memory_mib(self) -> int:
-        return self.units * self.unit.mib
+    def count(self) -> int:
+        return sum(granted.count for granted in self.parts)
 
 
-def grant(offer: Offer, ids: Sequence[str]) -> Grant:
-    """A pure function of the ids: right after any restart, and with nobody else to ask."""
+def grant(pool: Pool, ids: Sequence[str]) -> Grant:
+    """A pure function of the ids, so it is right after any restart and needs no API server.
+
+    Raises GrantRefused. Its messages contain the words of NVIDIA's device plugin, which people
+    search for.
+    """
     if not ids:
-        raise GrantRefused("the request names no device ids")
-    if len(set(ids)) != len(ids):
-        twice, _ = Counter(ids).most_common(1)[0]
-        raise GrantRefused(f"device id {_shown(twice)} is named more than once")
-    owners = Counter(_owner(offer, device_id) for device_id in ids)
-    if len(owners) > 1:
-        raise GrantRefused(_spans(offer, owners))
-    sliced = offer.gpus[next(iter(owners))]
-    return Grant(sliced.gpu, len(ids), sliced.units, offer.unit)
-
-
-def _owner(offer: Offer, device_id: str) -> int:
-    known = offer.owners.get(device_id)
-    if known is not None:
-        return known
-    named = split_unit_id(device_id)
-    if named is None:
+        raise GrantRefused(Code.EMPTY_REQUEST, "invalid request: it names no devices")
+    if len(set(ids)) < len(ids):
+        [(twice, _)] = Counter(ids).most_common(1)
         raise GrantRefused(
-            f"device id {_shown(device_id)} is not a memory unit of this node "
-            "(expected <GPU UUID>-_-<unit> or <minor number>-<unit>)"
+            Code.DUPLICATE_DEVICE,
+            f"invalid request: device {printable(twice)} is named more than once",
         )
-    raise GrantRefused(
-        f"device id {_shown(device_id)} is unknown: GPU {_shown(named[0])} is gone or was cut "
-        f"differently (this node now offers {offer.units} units of {offer.unit} on "
-        f"{len(offer.gpus)} GPUs). "
-        "Delete the pod so that it is placed anew"
+    counts = Counter(_position(pool, device_id) for device_id in ids)
+    granted = Grant(pool, tuple(GrantedPart(pool.parts[p], n) for p, n in counts.items()))
+    if any(one.part.is_shared for one in granted.parts):
+        _check_shared(granted)
+    return granted
+
+
+def _position(pool: Pool, device_id: str) -> int:
+    position = pool.owners.get(device_id)
+    if position is None:
+        raise GrantRefused(
+            Code.UNKNOWN_DEVICE,
+            f"invalid request: unknown device: {printable(device_id)}. Its GPU is gone, or is now "
+            f"advertised in another way ({_summary(pool)}). Delete the pod so that it is "
+            "scheduled again",
+        )
+    return position
+
+
+def _summary(pool: Pool) -> str:
+    unit = f" of {pool.unit}" if pool.unit else ""
+    return f"this node has {pool.count} devices{unit} on {len(pool.parts)} GPUs or MIG devices"
+
+
+def _check_shared(granted: Grant) -> None:
+    pool, count = granted.pool, granted.count
+    if count > 1 and pool.one_share_per_container:
+        raise GrantRefused(
+            Code.REQUEST_TOO_LARGE,
+            f"invalid request: maximum request size for shared resources is 1; found {count}. "
+            "Request 1, or set failRequestsGreaterThanOne to false",
+        )
+    if len(granted.parts) > 1 and pool.one_gpu_per_container:
+        raise GrantRefused(Code.SPANS_GPUS, _spans(granted))
+
+
+def _spans(granted: Grant) -> str:
+    amounts = ", ".join(
+        f"{_amount(granted.pool, one.count)} on GPU {one.part.device.index}"
+        for one in sorted(granted.parts, key=lambda one: granted.pool.parts.index(one.part))
     )
-
-
-def _shown(text: str) -> str:
-    return f"'{printable(text)}'"
-
-
-def _spans(offer: Offer, owners: Counter[int]) -> str:
-    parts = ", ".join(
-        f"{offer.unit.describe(count)} on GPU {offer.gpus[position].gpu.minor}"
-        for position, count in sorted(owners.items())
-    )
-    total = offer.unit.describe(owners.total())
     return (
-        f"no single GPU of this node has {total} free for this pod: it would be spread ({parts}) "
-        "and a slice must lie on one GPU. Ask for less, or wait until memory is freed"
+        f"invalid request: no single GPU of this node has {_amount(granted.pool, granted.count)} "
+        f"free: the request would be spread ({amounts}), and a container gets its share from one "
+        "GPU. Request less, or wait until another pod ends"
     )
+
+
+def _amount(pool: Pool, count: int) -> str:
+    return f"{count} replicas" if pool.unit is None else pool.unit.describe(count)

@@ -1,4 +1,4 @@
-"""A grant -> the limits its container runs under."""
+"""Limits that MPS enforces, and the hardware that it can enforce them on."""
 
 from __future__ import annotations
 
@@ -7,11 +7,15 @@ from enum import Enum
 
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.grant import Grant
+
+# The first architecture with limits of threads and memory.
+VOLTA = (7, 0)
+# CUDA contexts that MPS serves per GPU at its default settings. Drivers from 590 on serve more.
+MPS_CLIENTS_PER_GPU = 48
 
 
 class ThreadShare(Enum):
-    """How a memory slice translates into a share of the GPU's threads."""
+    """How a share of memory translates into a share of the GPU's threads."""
 
     PROPORTIONAL = "proportional"
     NONE = "none"
@@ -20,26 +24,22 @@ class ThreadShare(Enum):
 @dataclass(frozen=True, slots=True)
 class Limits:
     memory_mib: int
+    # None: no limit.
     threads_percent: int | None
 
 
-# The first architecture with shares of threads and limits of memory.
-VOLTA = (7, 0)
-
-
 def can_limit(device: Gpu | Device) -> bool:
-    """Whether MPS holds its clients to a share.
+    """Whether MPS enforces limits on the clients of this device.
 
-    With MIG on, a process uses one MIG device, and limits cut from the card are none for it.
+    With MIG on, a process uses one MIG device, and a limit that is derived from the whole GPU does
+    not limit it.
     """
     return device.compute_capability >= VOLTA and not device.mig_enabled
 
 
-def limits_of(grant: Grant, share: ThreadShare) -> Limits:
-    percent = threads_percent(grant.units, grant.gpu_units)
-    return Limits(grant.memory_mib, percent if share is ThreadShare.PROPORTIONAL else None)
-
-
-def threads_percent(units: int, gpu_units: int) -> int:
-    """Rounded down, but never to 0: MPS accepts 1 to 100, and a 0 would be no limit at all."""
-    return min(100, max(1, 100 * units // gpu_units))
+def why_not_limited(device: Gpu | Device) -> str:
+    """Completes "skipping GPU 0: …" for a device that `can_limit` rejects."""
+    if device.mig_enabled:
+        return "MIG is enabled, and MPS cannot limit the clients of a whole GPU in MIG mode"
+    major, minor = device.compute_capability
+    return f"MPS has limits from compute capability 7.0 on, and this GPU has {major}.{minor}"

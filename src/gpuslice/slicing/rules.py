@@ -5,34 +5,39 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from gpuslice.slicing.limits import ThreadShare
+from gpuslice.slicing.units import GIB, MemoryUnit
+
 DEFAULT_NAME = "nvidia.com/gpu"
+GPUSHARE_RESOURCE = "aliyun.com/gpu-mem"
 
 
 class MigStrategy(Enum):
-    """What becomes of GPUs in MIG mode."""
+    """How GPUs in MIG mode are advertised."""
 
-    NONE = "none"  # offered whole
-    SINGLE = "single"  # all alike, offered under the name of whole GPUs
-    MIXED = "mixed"  # offered under the name of their profile
+    NONE = "none"  # as whole GPUs
+    SINGLE = "single"  # their MIG devices, which are identical, under the name of whole GPUs
+    MIXED = "mixed"  # their MIG devices, under the name of the profile
 
 
 class SharingStrategy(Enum):
     NONE = "none"
     TIME_SLICING = "time-slicing"
     MPS = "mps"
+    MEMORY = "memory"
 
 
 class Policy(Enum):
-    """Which replicas the kubelet should take."""
+    """Which replicas GetPreferredAllocation prefers."""
 
-    DISTRIBUTED = "distributed"  # from the GPU that is used least
-    PACKED = "packed"  # from the GPU that is used most
-    SPREAD = "spread"  # as distributed, and never two of one GPU while there is another
+    DISTRIBUTED = "distributed"  # from the GPU with the fewest replicas in use
+    PACKED = "packed"  # from the GPU with the most replicas in use
+    SPREAD = "spread"  # as distributed, and never two of one GPU while another one has some
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which devices a rule is about: all (neither is set), a number of them, or named ones.
+    """The devices that a rule applies to: all (neither is set), a number of them, or named ones.
 
     A reference is an index (`0`, `0:1`) or a UUID (`GPU-…`, `MIG-…`, `MIG-GPU-<uuid>/<gi>/<ci>`).
     """
@@ -50,9 +55,9 @@ ALL = Selection()
 
 @dataclass(frozen=True, slots=True)
 class NameRule:
-    """Devices whose model (or MIG profile) matches the pattern are offered under this name.
+    """Devices whose model (or MIG profile) matches the pattern are advertised under this name.
 
-    `*` stands for any text; the pattern is matched from end to end.
+    `*` matches any text. The pattern must match the whole model.
     """
 
     pattern: str
@@ -62,7 +67,7 @@ class NameRule:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
-    """Selected devices of the resource `name` are offered several times."""
+    """The selected devices of the resource `name` are advertised several times."""
 
     strategy: SharingStrategy
     name: str
@@ -72,19 +77,38 @@ class ReplicaRule:
     devices: Selection = ALL
     fail_requests_greater_than_one: bool = False
     nested: bool | None = None
-    # Memory of each device that no replica is promised.
+    # Memory of each device that no replica gets.
     reserve_mib: int = 0
+
+    @property
+    def resource(self) -> str:
+        """The name that replicas are advertised under."""
+        return self.name if self.rename is None else self.rename
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryRule:
+    """The memory of the selected GPUs is advertised in units."""
+
+    devices: Selection = ALL
+    resource: str = GPUSHARE_RESOURCE
+    unit: MemoryUnit = GIB
+    # Memory of each GPU that no unit contains.
+    reserve_mib: int = 0
+    threads: ThreadShare = ThreadShare.PROPORTIONAL
+    # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
+    limited: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Rules:
     mig_strategy: MigStrategy = MigStrategy.NONE
-    # The first rule that matches names the device; these stand behind what the file says.
+    # The first rule that matches names the device. A device that none matches has its usual name.
     gpus: tuple[NameRule, ...] = (NameRule("*", DEFAULT_NAME),)
-    # None: nvidia.com/mig-<profile>, by strategy.
+    # None: nvidia.com/mig-<profile>, or the name of whole GPUs, by strategy.
     mig: tuple[NameRule, ...] | None = None
     replicas: tuple[ReplicaRule, ...] = ()
-    # GPUs whose memory is cut into units; they are offered in no other way.
-    memory: Selection | None = None
-    # Whether containers are nodes of nested clusters, unless a rule above says otherwise.
+    # GPUs that are sliced by memory are advertised in no other way.
+    memory: MemoryRule | None = None
+    # Whether containers are nodes of nested clusters, unless a rule above overrides it.
     nested: bool = False

@@ -1,4 +1,4 @@
-"""Which of a node's devices a configuration means."""
+"""Which of a node's devices a configuration selects."""
 
 from __future__ import annotations
 
@@ -9,24 +9,24 @@ from dataclasses import dataclass
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.rules import Selection
 
-# How MIG devices were named before they had a UUID of their own.
+# The name of a MIG device on drivers where it has no UUID of its own.
 _BY_INSTANCES = re.compile(r"MIG-(?P<gpu>GPU-[^/]+)/(?P<gi>[0-9]+)/(?P<ci>[0-9]+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Selected:
     devices: tuple[Device, ...]
-    # References that none of the devices answers to.
+    # References that match no device.
     unmatched: tuple[str, ...] = ()
-    # By how many devices the wanted number is missed.
+    # How many devices are missing to the configured number.
     short_by: int = 0
 
 
 def select(selection: Selection, devices: Sequence[Device]) -> Selected:
-    """The selected devices in order of their index. A shortfall is told, not raised."""
+    """The selected devices in order of their index. A shortfall is returned, not raised."""
     ordered = sorted(devices, key=by_index)
     if selection.references:
-        found = [(r, [d for d in ordered if means(r, d)]) for r in selection.references]
+        found = [(r, [d for d in ordered if refers_to(r, d)]) for r in selection.references]
         wanted = {device.uuid for _, matches in found for device in matches}
         return Selected(
             tuple(device for device in ordered if device.uuid in wanted),
@@ -38,7 +38,7 @@ def select(selection: Selection, devices: Sequence[Device]) -> Selected:
     return Selected(tuple(ordered))
 
 
-def means(reference: str, device: Device) -> bool:
+def refers_to(reference: str, device: Device) -> bool:
     if reference in (device.uuid, device.index):
         return True
     instances = _BY_INSTANCES.fullmatch(reference)
@@ -52,7 +52,7 @@ def means(reference: str, device: Device) -> bool:
 
 
 def by_index(device: Device) -> tuple[list[int], str]:
-    """Sorts devices as people count them: 0, 1:0, 1:1, 2, 10; what has no number comes last."""
+    """A sort key: 0, 1:0, 1:1, 2, 10. Devices without a number come last."""
     numbers = device.index.split(":")
     counted = all(number.isascii() and number.isdigit() for number in numbers)
     return ([int(number) for number in numbers] if counted else [1 << 32]), device.uuid

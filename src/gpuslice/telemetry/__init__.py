@@ -1,1 +1,1 @@
-"""What operators see of a running process."""
+"""Logs, metrics and probes of a process."""

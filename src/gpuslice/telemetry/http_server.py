@@ -10,7 +10,9 @@ from dataclasses import dataclass
 from http import HTTPStatus
 from typing import TYPE_CHECKING
 
+from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.value_parsers import parse_address
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics, NoMetrics, Recorder
 
@@ -21,47 +23,37 @@ log = Logger(__name__)
 
 _PLAIN = "text/plain; charset=utf-8"
 _LONGEST_REQUEST = 16 * 1024
-# A reader that is slower than this holds a connection for nothing.
-_PATIENCE_SECONDS = 10.0
+# A slower client is disconnected.
+_TIMEOUT_SECONDS = 10.0
 
 
 @contextlib.asynccontextmanager
 async def metrics_at(address: str | None) -> AsyncIterator[Metrics]:
-    """Metrics that are served at `host:port` meanwhile; at no address, metrics nobody counts.
+    """Serves metrics and probes at `host:port`. Without an address, nothing is recorded.
 
     Raises ConfigError if the address cannot be used.
     """
     if not address:
         yield NoMetrics()
         return
-    host, port = parse_address(address)
-    # Imported here: an agent without metrics does without the library's memory.
+    host, port = parse_address("metrics-address", address)
+    # Imported here: an agent without metrics saves the memory.
     from gpuslice.telemetry.prometheus import Exposition
 
     recorder = Recorder()
     pages = _Pages(recorder, Exposition(recorder))
     try:
         server = await asyncio.start_server(pages.serve, host, port, limit=_LONGEST_REQUEST)
-    except (OSError, UnicodeError) as error:  # a host name that no resolver would take
+    except (OSError, UnicodeError) as error:  # UnicodeError: an invalid host name
         reason = getattr(error, "strerror", None) or error
-        remedy = f"it cannot be listened on ({reason}); choose a free one"
+        remedy = f"the agent cannot listen on it ({reason}); use a free address and port"
         raise ConfigError("metrics-address", address, remedy) from error
-    log.info("serving metrics and probes", address=address)
+    log.info(Code.METRICS_SERVED, "serving metrics and probes", address=address)
     try:
         yield recorder
     finally:
         server.close()
-        pages.end()
-
-
-def parse_address(text: str) -> tuple[str | None, int]:
-    """`host:port`; without a host (None) every interface is meant. IPv6 goes in brackets."""
-    match = re.fullmatch(
-        r"(?:\[(?P<six>[^\[\]]+)\]|(?P<host>[^\[\]:]*)):(?P<port>[0-9]{1,5})", text
-    )
-    if match is None or int(match["port"]) > 65535:
-        raise ConfigError("metrics-address", text, "use host:port or :port, as in :9400")
-    return match["six"] or match["host"] or None, int(match["port"])
+        pages.close()
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +70,11 @@ class _Pages:
         self._open: set[asyncio.StreamWriter] = set()
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One request per connection: readers come every few seconds at most."""
+        """One request per connection: clients send one every few seconds at most."""
         self._open.add(writer)
-        # A reader that goes away or is too slow is no concern of the agent.
+        # Clients that disconnect or are too slow do not affect the agent.
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_SECONDS):
+            async with asyncio.timeout(_TIMEOUT_SECONDS):
                 try:
                     head = await reader.readuntil(b"\r\n\r\n")
                 except asyncio.LimitOverrunError:
@@ -94,20 +86,20 @@ class _Pages:
         self._open.discard(writer)
         writer.close()
 
-    def end(self) -> None:
+    def close(self) -> None:
         for writer in self._open:
             writer.close()
 
     def _page(self, method: str, path: str, accept: str) -> _Page:
         if not method:
-            return _Page(HTTPStatus.BAD_REQUEST, b"this is not HTTP\n")
+            return _Page(HTTPStatus.BAD_REQUEST, b"not an HTTP request\n")
         if method not in ("GET", "HEAD"):
             return _Page(HTTPStatus.METHOD_NOT_ALLOWED, b"use GET\n")
         match path:
             case "/metrics":
                 return _Page(HTTPStatus.OK, *self._exposition.render(accept))
             case "/healthz":
-                # That there is an answer is the answer: it comes from the agent's own loop.
+                # The response shows that the event loop of the agent runs.
                 return _Page(HTTPStatus.OK, b"ok\n")
             case "/readyz":
                 problem = self._recorder.why_not_ready()
@@ -115,11 +107,13 @@ class _Pages:
                     return _Page(HTTPStatus.OK, b"ok\n")
                 return _Page(HTTPStatus.SERVICE_UNAVAILABLE, f"{problem}\n".encode())
             case _:
-                return _Page(HTTPStatus.NOT_FOUND, b"there are /metrics, /healthz and /readyz\n")
+                return _Page(
+                    HTTPStatus.NOT_FOUND, b"not found: use /metrics, /healthz or /readyz\n"
+                )
 
 
 def _parse(head: bytes) -> tuple[str, str, str]:
-    """Method, path and Accept; empty ones if this is no request."""
+    """Method, path and Accept header; empty if this is not an HTTP request."""
     first, *fields = head.decode("latin-1").split("\r\n")
     match = re.fullmatch(r"([A-Z]+) ([^ ?]+)(?:\?[^ ]*)? HTTP/1\.[01]", first)
     if match is None:

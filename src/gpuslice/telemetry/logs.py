@@ -1,4 +1,4 @@
-"""One line per event: a sentence, then what it is about as key=value."""
+"""One line per event: a reason code, a sentence, and details as key=value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,9 @@ import sys
 import time
 from enum import Enum
 
+from gpuslice.codes import Code
+
+_CODE = "gpuslice_code"
 _FIELDS = "gpuslice_fields"
 
 
@@ -25,33 +28,34 @@ class LogLevel(Enum):
 
 
 class Logger:
-    """`log.info("registered with the kubelet", resource=name)`: facts stay apart from the text."""
+    """`log.info(Code.REGISTERED, "registered with the kubelet", resource=name)`"""
 
     def __init__(self, name: str) -> None:
         self._logger = logging.getLogger(name)
 
-    def debug(self, event: str, **fields: object) -> None:
-        self._log(logging.DEBUG, event, fields)
+    def debug(self, code: Code, event: str, **fields: object) -> None:
+        self.log(LogLevel.DEBUG, code, event, **fields)
 
-    def info(self, event: str, **fields: object) -> None:
-        self._log(logging.INFO, event, fields)
+    def info(self, code: Code, event: str, **fields: object) -> None:
+        self.log(LogLevel.INFO, code, event, **fields)
 
-    def warning(self, event: str, **fields: object) -> None:
-        self._log(logging.WARNING, event, fields)
+    def warning(self, code: Code, event: str, **fields: object) -> None:
+        self.log(LogLevel.WARNING, code, event, **fields)
 
-    def error(self, event: str, **fields: object) -> None:
-        self._log(logging.ERROR, event, fields)
+    def error(self, code: Code, event: str, **fields: object) -> None:
+        self.log(LogLevel.ERROR, code, event, **fields)
 
-    def exception(self, event: str, **fields: object) -> None:
-        self._logger.error(event, exc_info=True, extra={_FIELDS: fields})
+    def exception(self, code: Code, event: str, **fields: object) -> None:
+        self._logger.error(event, exc_info=True, extra={_CODE: code, _FIELDS: fields})
 
-    def _log(self, level: int, event: str, fields: dict[str, object]) -> None:
-        if self._logger.isEnabledFor(level):
-            self._logger.log(level, event, extra={_FIELDS: fields})
+    def log(self, level: LogLevel, code: Code, event: str, **fields: object) -> None:
+        number = getattr(logging, level.name)
+        if self._logger.isEnabledFor(number):
+            self._logger.log(number, event, extra={_CODE: code, _FIELDS: fields})
 
 
 def configure_logs(level: LogLevel = LogLevel.INFO, style: LogFormat = LogFormat.TEXT) -> None:
-    """To be called before gRPC is imported: its core reports every closed connection otherwise."""
+    """Call it before gRPC is imported: gRPC's core logs every closed connection otherwise."""
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_TextFormatter() if style is LogFormat.TEXT else _JsonFormatter())
@@ -61,8 +65,11 @@ def configure_logs(level: LogLevel = LogLevel.INFO, style: LogFormat = LogFormat
 
 class _TextFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        code: Code | None = getattr(record, _CODE, None)
         fields: dict[str, object] = getattr(record, _FIELDS, {})
-        parts = [_timestamp(record), f"{record.levelname:<7}", record.getMessage()]
+        sentence = record.getMessage()
+        parts = [_timestamp(record), f"{record.levelname:<7}"]
+        parts.append(f"{code}: {sentence}" if code else sentence)
         parts += [f"{key}={_quoted(value)}" for key, value in fields.items()]
         line = " ".join(parts)
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
@@ -70,9 +77,11 @@ class _TextFormatter(logging.Formatter):
 
 class _JsonFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
+        code: Code | None = getattr(record, _CODE, None)
         entry: dict[str, object] = {
             "time": _timestamp(record),
             "level": record.levelname.lower(),
+            **({"code": code} if code else {}),
             "event": record.getMessage(),
             **getattr(record, _FIELDS, {}),
         }

@@ -1,4 +1,4 @@
-"""What the agent tells of itself: counted here, shown by `exposition`, served by `probes`."""
+"""Metrics of the agent: recorded here, rendered by `prometheus`, served by `http_server`."""
 
 from __future__ import annotations
 
@@ -9,27 +9,30 @@ from typing import Protocol
 
 
 class Metrics(Protocol):
-    """Told by whoever knows. Callable from the event loop only."""
+    """Called on the event loop only."""
 
     def reloaded(self, ok: bool) -> None:
-        """The configuration was read, at start or again."""
+        """The configuration was loaded, at start or again."""
 
     def devices(self, resource: str, healthy: int, unhealthy: int) -> None: ...
 
+    def in_use(self, resource: str, count: int | None) -> None:
+        """How many devices containers hold; None: unknown."""
+
     def allocated(self, resource: str, ok: bool) -> None: ...
 
-    def registered(self, resource: str, yes: bool) -> None: ...
+    def registered(self, resource: str, is_registered: bool) -> None: ...
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None: ...
 
     def forget(self, resource: str) -> None:
-        """The resource is no longer offered; what was counted of it stays."""
+        """The resource is no longer advertised. Its counters stay."""
 
     def forget_gpu(self, uuid: str) -> None: ...
 
 
 class NoMetrics:
-    """Where nobody asks."""
+    """For programs without metrics."""
 
     def reloaded(self, ok: bool) -> None:
         pass
@@ -37,10 +40,13 @@ class NoMetrics:
     def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
         pass
 
+    def in_use(self, resource: str, count: int | None) -> None:
+        pass
+
     def allocated(self, resource: str, ok: bool) -> None:
         pass
 
-    def registered(self, resource: str, yes: bool) -> None:
+    def registered(self, resource: str, is_registered: bool) -> None:
         pass
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
@@ -54,15 +60,16 @@ class NoMetrics:
 
 
 class Recorder:
-    """Plain figures, so that what is ready can be told without the metrics library."""
+    """Plain values, so that readiness does not depend on the metrics library."""
 
     def __init__(self) -> None:
         self.reloads: Counter[bool] = Counter({True: 0, False: 0})
-        # None: the configuration was not read yet.
+        # None: the configuration has not been loaded yet.
         self.last_reload_ok: bool | None = None
         self.last_good_reload: float | None = None
         # resource -> (healthy, unhealthy)
-        self.offered: dict[str, tuple[int, int]] = {}
+        self.advertised: dict[str, tuple[int, int]] = {}
+        self.used: dict[str, int] = {}
         self.allocations: Counter[tuple[str, bool]] = Counter()
         self.registrations: dict[str, bool] = {}
         # uuid -> (minor, healthy)
@@ -75,37 +82,44 @@ class Recorder:
             self.last_good_reload = time.time()
 
     def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        self.offered[resource] = (healthy, unhealthy)
+        self.advertised[resource] = (healthy, unhealthy)
         self.registrations.setdefault(resource, False)
+
+    def in_use(self, resource: str, count: int | None) -> None:
+        if count is None:
+            self.used.pop(resource, None)
+        else:
+            self.used[resource] = count
 
     def allocated(self, resource: str, ok: bool) -> None:
         self.allocations[resource, ok] += 1
 
-    def registered(self, resource: str, yes: bool) -> None:
-        self.registrations[resource] = yes
+    def registered(self, resource: str, is_registered: bool) -> None:
+        self.registrations[resource] = is_registered
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
         self.gpus[uuid] = (minor, healthy)
 
     def forget(self, resource: str) -> None:
-        self.offered.pop(resource, None)
+        self.advertised.pop(resource, None)
         self.registrations.pop(resource, None)
+        self.used.pop(resource, None)
 
     def forget_gpu(self, uuid: str) -> None:
         self.gpus.pop(uuid, None)
 
     def why_not_ready(self) -> str | None:
-        """None: the kubelet knows every resource, and they follow the configuration.
+        """None: the configuration is in force, and every resource is registered.
 
-        A node without any resource is ready: it would hold up a rollout for ever otherwise.
+        A node without resources is ready, because it would block a rollout otherwise.
         """
         return _why_not_ready(self.last_reload_ok, self.registrations)
 
 
-def _why_not_ready(config_good: bool | None, registrations: Mapping[str, bool]) -> str | None:
-    if config_good is None:
-        return "the configuration was not read yet"
-    if not config_good:
-        return "the configuration is wrong; the last good one is in force"
-    missing = sorted(resource for resource, yes in registrations.items() if not yes)
+def _why_not_ready(config_ok: bool | None, registrations: Mapping[str, bool]) -> str | None:
+    if config_ok is None:
+        return "the configuration is not loaded yet"
+    if not config_ok:
+        return "the configuration is invalid; the last good one is in force"
+    missing = sorted(resource for resource, known in registrations.items() if not known)
     return f"not registered with the kubelet: {', '.join(missing)}" if missing else None

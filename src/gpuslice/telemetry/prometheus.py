@@ -1,4 +1,4 @@
-"""Figures in the format of Prometheus. Imported only by an agent that serves metrics."""
+"""Metrics in the format of Prometheus. Imported only by an agent that serves metrics."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from gpuslice.telemetry.metrics import Recorder
 
 
 class Exposition:
-    """Has a registry of its own: the library's global one would be shared by all of a process."""
+    """Has its own registry: the global one of the library is shared by the whole process."""
 
     def __init__(self, recorder: Recorder) -> None:
         self._registry = CollectorRegistry()
-        self._registry.register(_Figures(recorder))
+        self._registry.register(_AgentMetrics(recorder))
         ProcessCollector(registry=self._registry)
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The figures of this moment and their content type, in the format the reader prefers."""
+        """The current metrics and their content type, in the format that the client prefers."""
         encode, content_type = choose_encoder(accept)
         return encode(self._registry), content_type
 
 
-class _Figures(Collector):
+class _AgentMetrics(Collector):
     def __init__(self, recorder: Recorder) -> None:
         self._recorder = recorder
         self._version = version("gpuslice")
@@ -41,7 +41,7 @@ class _Figures(Collector):
 
     def _build(self) -> Metric:
         build = GaugeMetricFamily(
-            "gpuslice_build_info", "What runs here.", labels=["version", "python"]
+            "gpuslice_build_info", "Versions of gpuslice and Python.", labels=["version", "python"]
         )
         build.add_metric([self._version, platform.python_version()], 1)
         return build
@@ -50,7 +50,7 @@ class _Figures(Collector):
 def _configuration(recorder: Recorder) -> Iterable[Metric]:
     reloads = CounterMetricFamily(
         "gpuslice_config_reloads",
-        "How often the configuration was read, the first time included.",
+        "Number of times that the configuration was loaded, including the first.",
         labels=["result"],
     )
     for ok in (True, False):
@@ -59,34 +59,46 @@ def _configuration(recorder: Recorder) -> Iterable[Metric]:
     if recorder.last_reload_ok is not None:
         yield GaugeMetricFamily(
             "gpuslice_config_last_reload_success",
-            "1 if the configuration is in force as it was last read, 0 if an older one is.",
+            "1 if the configuration that was loaded last is in force, 0 if an older one is.",
             value=recorder.last_reload_ok,
         )
     if recorder.last_good_reload is not None:
         yield GaugeMetricFamily(
             "gpuslice_config_last_reload_success_timestamp_seconds",
-            "When the configuration in force was read.",
+            "Time at which the configuration in force was loaded.",
             value=recorder.last_good_reload,
         )
 
 
 def _resources(recorder: Recorder) -> Iterable[Metric]:
     devices = GaugeMetricFamily(
-        "gpuslice_devices", "Devices on offer to the kubelet.", labels=["resource", "health"]
+        "gpuslice_devices",
+        "Devices that are advertised to the kubelet.",
+        labels=["resource", "health"],
     )
-    for resource, (healthy, unhealthy) in sorted(recorder.offered.items()):
+    for resource, (healthy, unhealthy) in sorted(recorder.advertised.items()):
         devices.add_metric([resource, "healthy"], healthy)
         devices.add_metric([resource, "unhealthy"], unhealthy)
     yield devices
-    registered = GaugeMetricFamily(
-        "gpuslice_registered", "1 if the kubelet took the registration.", labels=["resource"]
+    in_use = GaugeMetricFamily(
+        "gpuslice_devices_in_use",
+        "Devices that containers hold. Missing if the kubelet does not tell.",
+        labels=["resource"],
     )
-    for resource, yes in sorted(recorder.registrations.items()):
-        registered.add_metric([resource], yes)
+    for resource, count in sorted(recorder.used.items()):
+        in_use.add_metric([resource], count)
+    yield in_use
+    registered = GaugeMetricFamily(
+        "gpuslice_registered",
+        "1 if the resource is registered with the kubelet.",
+        labels=["resource"],
+    )
+    for resource, is_registered in sorted(recorder.registrations.items()):
+        registered.add_metric([resource], is_registered)
     yield registered
     allocations = CounterMetricFamily(
         "gpuslice_allocations",
-        "Requests of the kubelet to give devices to containers.",
+        "Requests of the kubelet to allocate devices.",
         labels=["resource", "result"],
     )
     for (resource, ok), count in sorted(recorder.allocations.items()):
@@ -95,12 +107,12 @@ def _resources(recorder: Recorder) -> Iterable[Metric]:
 
 
 def _gpus(recorder: Recorder) -> Metric:
-    healthy = GaugeMetricFamily(
-        "gpuslice_gpu_healthy", "0 if the GPU takes no new work.", labels=["uuid", "minor"]
+    gpus = GaugeMetricFamily(
+        "gpuslice_gpu_healthy", "1 if the GPU is healthy, 0 if it is not.", labels=["uuid", "minor"]
     )
-    for uuid, (minor, yes) in sorted(recorder.gpus.items()):
-        healthy.add_metric([uuid, str(minor)], yes)
-    return healthy
+    for uuid, (minor, healthy) in sorted(recorder.gpus.items()):
+        gpus.add_metric([uuid, str(minor)], healthy)
+    return gpus
 
 
 def _result(ok: bool) -> str:

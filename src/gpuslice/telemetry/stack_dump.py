@@ -1,4 +1,4 @@
-"""What every task and thread is doing right now, for SIGQUIT."""
+"""Prints the stacks of all tasks and threads, for SIGQUIT."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def dump_stacks(stream: TextIO = sys.stderr) -> None:
 
 
 def _await_chain(awaited: object) -> Iterator[str]:
-    """From the task's coroutine down to what it waits for; asyncio itself shows the first only."""
+    """From the task's coroutine down to what it awaits; asyncio itself prints the first only."""
     while awaited is not None:
         frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "gi_frame", None)
         line = getattr(frame, "f_lineno", None)

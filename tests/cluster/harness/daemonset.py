@@ -4,11 +4,13 @@ mounts and rights, on a node."""
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import yaml
 
+from gpuslice.codes import Code
 from tests.unit.cluster.kubernetes import ConfigMap
 
 from .cluster import Cluster
@@ -55,7 +57,7 @@ class DaemonSetAgent:
         )
         # Until then, the node's status may be that of the agent before.
         for resource in offers:
-            self._wait_for_line(f"registered with the kubelet resource={resource} ", before)
+            self._wait_for_line(f"{Code.REGISTERED}: .* resource={re.escape(resource)} ", before)
         self.wait_for(offers)
 
     def wait_for(self, offers: Mapping[str, int]) -> None:
@@ -63,11 +65,11 @@ class DaemonSetAgent:
             self._cluster.wait_for_amount(self.node.name, amount, resource=resource)
 
     @contextlib.contextmanager
-    def logging(self, line: str) -> Iterator[None]:
-        """What is done in the block makes the agent log a new line with this text."""
+    def logging(self, pattern: str) -> Iterator[None]:
+        """What is done in the block makes the agent log a new line that matches the pattern."""
         before = self._log_length()
         yield
-        self._wait_for_line(line, before)
+        self._wait_for_line(pattern, before)
 
     def stop(self) -> None:
         self.node.agent.stop()
@@ -76,14 +78,14 @@ class DaemonSetAgent:
         log = self.node.agent.log
         return log.stat().st_size if log.exists() else 0
 
-    def _wait_for_line(self, line: str, after: int) -> None:
+    def _wait_for_line(self, pattern: str, after: int) -> None:
         agent = self.node.agent
 
-        def said() -> bool:
+        def logged() -> bool:
             agent.require()
-            return line.encode() in agent.log.read_bytes()[after:]
+            return re.search(pattern.encode(), agent.log.read_bytes()[after:]) is not None
 
-        eventually(said, f"the agent says {line!r}", explain=agent.tail)
+        eventually(logged, f"the agent logs {pattern!r}", explain=agent.tail)
 
     def _variables(self) -> dict[str, str]:
         fields = {"spec.nodeName": self.node.name, "metadata.name": ""}

@@ -13,7 +13,7 @@ import pytest
 from gpuslice_sim.node import SimNode, create
 
 MakeNode = Callable[..., SimNode]
-Look = Callable[..., Any]
+Evaluate = Callable[..., Any]
 
 PRELUDE = """
 import base64, pickle
@@ -24,7 +24,7 @@ from gpuslice.gpus.pci import gpu_functions
 from gpuslice.gpus.inventory import read_inventory
 from gpuslice.gpus.library import find_nvml
 from gpuslice.gpus.nvml import DriverUnavailable, Nvml
-from gpuslice.gpus.platform import detect, stand_in_inventory
+from gpuslice.gpus.platform import detect, placeholder_inventory
 from gpuslice.gpus.topology import read_topology
 from gpuslice_sim.node import SimNode
 
@@ -44,15 +44,15 @@ def make_node(tmp_path: Path) -> MakeNode:
 
 
 @pytest.fixture
-def look() -> Look:
-    """look(node, code): what `code` assigns to `answer` in a process of its own.
+def evaluate() -> Evaluate:
+    """evaluate(node, code): what `code` assigns to `result`, in a process of its own.
 
-    A process has one driver library for life, and each node has its own.
+    A process can load one driver library only, and each node has its own.
     """
 
     def run(node: SimNode, code: str, *, env: dict[str, str] | None = None) -> Any:
         prelude = PRELUDE.format(directory=str(node.directory))
-        show = "print(base64.b64encode(pickle.dumps(answer)).decode())"
+        show = "print(base64.b64encode(pickle.dumps(result)).decode())"
         done = subprocess.run(
             [sys.executable, "-c", f"{prelude}\n{code}\n{show}"],
             env={"LD_LIBRARY_PATH": str(node.lib)} if env is None else env,

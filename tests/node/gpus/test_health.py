@@ -1,4 +1,4 @@
-"""What the health watch reports, and of whom."""
+"""Which faults the health watch reports, and for which GPU."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ import pytest
 
 from gpuslice.config.settings import HealthSettings
 from gpuslice_sim.node import SimNode
+from tests.timing import timing
 
 from .conftest import MakeNode
 
@@ -27,12 +28,12 @@ WATCHER = str(Path(__file__).with_name("watcher.py"))
 class Watch:
     """A process with a health watch in it."""
 
-    def __init__(self, node: SimNode, settings: HealthSettings) -> None:
+    def __init__(self, node: SimNode, settings: HealthSettings, **times: float) -> None:
         self.node = node
         self.lines: list[str] = []
         self._process = subprocess.Popen(
             [sys.executable, WATCHER, str(node.root), repr(settings)],
-            env=node.env(),
+            env=node.env() | timing(**times),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -60,7 +61,7 @@ class Watch:
                 if text in line:
                     return line
             time.sleep(0.02)
-        raise TimeoutError(f"{text!r} was not said; {self.lines}")
+        raise TimeoutError(f"{text!r} was not printed: {self.lines}")
 
     def freeze(self) -> None:
         self._process.send_signal(signal.SIGSTOP)
@@ -68,18 +69,18 @@ class Watch:
     def thaw(self) -> None:
         self._process.send_signal(signal.SIGCONT)
 
-    def troubles(self) -> list[str]:
+    def faults(self) -> list[str]:
         return [line for line in self.lines if line.startswith("<")]
 
-    def notes(self) -> list[str]:
-        return [line for line in self.lines if line.startswith("note")]
+    def notices(self) -> list[str]:
+        return [line for line in self.lines if line.startswith("notice")]
 
     def cpu_seconds(self) -> float:
         fields = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def end(self) -> None:
-        """It must end well when asked to."""
+        """Stops the watch, which must leave the driver."""
         self.go()
         assert self._process.wait(90) == 0
         self._reader.join(90)
@@ -100,7 +101,7 @@ StartWatch = Callable[..., Watch]
 
 @pytest.fixture
 def prepare_watch() -> Iterator[StartWatch]:
-    """The inventory is read, the watch has not begun."""
+    """The inventory is read, and the watch has not started."""
     watches: list[Watch] = []
 
     def prepare(node: SimNode, settings: HealthSettings = HealthSettings()) -> Watch:  # noqa: B008
@@ -123,21 +124,23 @@ def start_watch(prepare_watch: StartWatch) -> StartWatch:
 
 
 def settled(watch: Watch, gpu: int) -> None:
-    """Events come in order: when the last one was reported, the others have been dealt with."""
+    """Events are handled in order: after the last one is reported, the others are handled."""
     watch.node.faults.xid(gpu, 999)
     watch.wait_for("XID 999")
 
 
-def test_a_fatal_error_is_reported_of_its_gpu(make_node: MakeNode, start_watch: StartWatch) -> None:
+def test_a_fatal_error_is_reported_for_its_gpu(
+    make_node: MakeNode, start_watch: StartWatch
+) -> None:
     watch = start_watch(make_node("v100x4"))
     watch.node.faults.xid(2, 79)
-    assert watch.wait_for("XID") == "<2 xid 79 None/None> XID 79"
+    assert watch.wait_for("XID") == "<2 XID 79 None/None> XID 79"
     watch.end()
-    assert len(watch.troubles()) == 1
-    assert watch.notes() == []
+    assert len(watch.faults()) == 1
+    assert watch.notices() == []
 
 
-def test_errors_that_come_while_the_watch_stops_are_reported(
+def test_errors_that_occur_while_the_watch_stops_are_reported(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"))
@@ -148,7 +151,7 @@ def test_errors_that_come_while_the_watch_stops_are_reported(
     watch.go()
     watch.thaw()
     watch.end()
-    assert [int(line.split()[2]) for line in watch.troubles()] == [*xids]
+    assert [int(line.split()[2]) for line in watch.faults()] == [*xids]
 
 
 def test_errors_of_applications_and_memory_counts_are_not_reported(
@@ -159,7 +162,7 @@ def test_errors_of_applications_and_memory_counts_are_not_reported(
         watch.node.faults.xid(0, xid)
     watch.node.faults.ecc(0, corrected=1, uncorrected=1)
     settled(watch, 1)
-    assert watch.troubles() == ["<1 xid 999 None/None> XID 999"]
+    assert watch.faults() == ["<1 XID 999 None/None> XID 999"]
 
 
 @pytest.mark.parametrize(
@@ -181,32 +184,32 @@ def test_the_settings_decide_what_is_reported(
     for xid in (13, 48, 79):
         watch.node.faults.xid(0, xid)
     settled(watch, 1)
-    found = [int(line.split()[2]) for line in watch.troubles()]
+    found = [int(line.split()[2]) for line in watch.faults()]
     assert found == [*reported, 999]
 
 
 @pytest.mark.parametrize(
     "settings", [HealthSettings(enabled=False), HealthSettings(ignore_all=True)]
 )
-def test_nothing_is_watched_where_nothing_is_fatal(
+def test_nothing_is_watched_if_nothing_is_fatal(
     settings: HealthSettings, make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"), settings)
-    assert watch.lines == ["the inventory is read", "watching with 1 threads"]
+    assert watch.lines == ["the inventory is read", "watch started", "watching with 1 threads"]
     watch.node.faults.xid(0, 79)
     watch.end()
-    assert watch.troubles() == []
+    assert watch.faults() == []
 
 
 @pytest.mark.parametrize(
-    ("gi", "ci", "told"), [(3, 0, "3/0"), (3, None, "3/None"), (None, None, "None/None")]
+    ("gi", "ci", "instance"), [(3, 0, "3/0"), (3, None, "3/None"), (None, None, "None/None")]
 )
 def test_an_error_of_a_mig_instance_names_the_instance(
-    gi: int | None, ci: int | None, told: str, make_node: MakeNode, start_watch: StartWatch
+    gi: int | None, ci: int | None, instance: str, make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("a100x2-mig-mixed"))
     watch.node.faults.xid(0, 94, gi, ci)
-    assert watch.wait_for("XID") == f"<0 xid 94 {told}> XID 94"
+    assert watch.wait_for("XID") == f"<0 XID 94 {instance}> XID 94"
 
 
 def test_one_error_of_a_gpu_with_many_mig_devices_is_reported_once(
@@ -215,18 +218,18 @@ def test_one_error_of_a_gpu_with_many_mig_devices_is_reported_once(
     watch = start_watch(make_node("a100x2-mig-single"))
     watch.node.faults.xid(0, 79)
     settled(watch, 1)
-    assert len(watch.troubles()) == 2
+    assert len(watch.faults()) == 2
 
 
-def test_a_lost_gpu_is_noticed_without_an_event_and_reported_once(
+def test_a_lost_gpu_is_detected_without_an_event_and_reported_once(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"))
     watch.node.faults.lost(1)
-    watch.wait_for("<1 lost None None/None> the GPU is lost")
+    watch.wait_for("<1 GPULost None None/None> the GPU is lost")
     time.sleep(6)  # another probe
     settled(watch, 0)
-    assert len(watch.troubles()) == 2
+    assert len(watch.faults()) == 2
 
 
 def test_a_gpu_lost_between_enumeration_and_watch_is_reported(
@@ -236,88 +239,88 @@ def test_a_gpu_lost_between_enumeration_and_watch_is_reported(
     watch.wait_for("the inventory is read")
     watch.node.faults.lost(0)
     watch.begin()
-    watch.wait_for("<0 lost None None/None> the GPU is lost")
+    watch.wait_for("<0 GPULost None None/None> the GPU is lost")
     settled(watch, 1)
-    assert len(watch.troubles()) == 2
+    assert len(watch.faults()) == 2
 
 
-def test_an_error_of_an_unknown_gpu_concerns_those_that_do_not_answer(
+def test_an_error_of_an_unknown_gpu_affects_those_that_do_not_answer(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("v100x4"))
     watch.node.faults.nameless_events(3)
     watch.node.faults.lost(3)
     watch.node.faults.xid(3, 79)
-    watch.wait_for("<3 lost")
+    watch.wait_for("<3 GPULost")
     settled(watch, 0)
-    assert len(watch.troubles()) == 2
+    assert len(watch.faults()) == 2
 
 
-def test_an_error_of_an_unknown_gpu_concerns_all_if_all_answer(
+def test_an_error_of_an_unknown_gpu_affects_all_if_all_answer(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("v100x4"))
     watch.node.faults.nameless_events(3)
     watch.node.faults.xid(3, 79)
-    assert watch.wait_for("<") == "<all xid 79 None/None> XID 79 of an unknown GPU"
+    assert watch.wait_for("<") == "<all XID 79 None/None> XID 79 of an unknown GPU"
 
 
-def test_an_error_of_an_unknown_gpu_is_not_put_down_to_one_that_was_lost_long_ago(
+def test_an_error_of_an_unknown_gpu_is_not_attributed_to_one_that_was_lost_before(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("v100x4"))
     watch.node.faults.lost(0)
-    watch.wait_for("<0 lost")
+    watch.wait_for("<0 GPULost")
     watch.node.faults.nameless_events(3)
     watch.node.faults.xid(3, 79)
-    assert watch.wait_for("<all") == "<all xid 79 None/None> XID 79 of an unknown GPU"
+    assert watch.wait_for("<all") == "<all XID 79 None/None> XID 79 of an unknown GPU"
 
 
-def test_a_wait_that_fails_harms_no_gpu_and_is_noted_once_without_haste(
+def test_a_wait_that_fails_affects_no_gpu_and_is_reported_once_without_a_busy_loop(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"))
     watch.node.faults.event_wait("UNKNOWN")
-    watch.wait_for("note: waiting for GPU errors fails")
+    watch.wait_for("notice EventWaitFailed")
     before = watch.cpu_seconds()
     time.sleep(3.0)
     assert watch.cpu_seconds() - before < 0.5
-    assert len(watch.notes()) == 1
+    assert len(watch.notices()) == 1
     watch.node.faults.event_wait(None)
     watch.node.faults.xid(1, 79)
-    assert watch.wait_for("XID") == "<1 xid 79 None/None> XID 79"
-    assert len(watch.troubles()) == 1
+    assert watch.wait_for("XID") == "<1 XID 79 None/None> XID 79"
+    assert len(watch.faults()) == 1
 
 
-def test_a_wait_that_fails_for_a_lost_gpu_concerns_that_gpu_and_others_stay_watched(
+def test_a_wait_that_fails_for_a_lost_gpu_affects_that_gpu_and_others_stay_watched(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"))
     watch.node.faults.lost(0)
     watch.node.faults.event_wait("GPU_IS_LOST")
-    watch.wait_for("<0 lost")
+    watch.wait_for("<0 GPULost")
     watch.node.faults.event_wait(None)
-    # Events are lost with the old set, and nothing tells when the new one is there.
+    # Events are lost with the old event set, and nothing shows when the new one is ready.
     for xid in itertools.count(200):
         watch.node.faults.xid(1, xid)
         with contextlib.suppress(TimeoutError):
-            watch.wait_for("<1 xid", 1.0)
+            watch.wait_for("<1 XID", 1.0)
             break
         assert xid < 290
     watch.end()
-    assert len([line for line in watch.troubles() if not line.startswith("<1 xid")]) == 1
+    assert len([line for line in watch.faults() if not line.startswith("<1 XID")]) == 1
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes"])
-def test_a_gpu_that_reports_no_errors_is_healthy_with_a_note(
+def test_a_gpu_that_reports_no_xids_is_healthy_with_a_notice(
     call: str, make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     node = make_node("t4x2")
     node.faults.call(0, call, "NOT_SUPPORTED")
     watch = start_watch(node)
-    assert re.search(r"GPU 0 \(GPU-\S+\) reports no XIDs", watch.notes()[0])
+    assert re.match(r"notice NoXIDEvents: GPU 0 \(GPU-\S+\)", watch.notices()[0])
     settled(watch, 1)
-    assert len(watch.troubles()) == 1
+    assert len(watch.faults()) == 1
 
 
 @pytest.mark.parametrize("call", ["nvmlDeviceRegisterEvents", "nvmlDeviceGetSupportedEventTypes"])
@@ -327,17 +330,17 @@ def test_a_gpu_whose_errors_cannot_be_watched_is_reported(
     node = make_node("t4x2")
     node.faults.call(0, call, "UNKNOWN")
     watch = start_watch(node)
-    assert watch.wait_for("<0 unwatched").count("its errors cannot be watched") == 1
+    watch.wait_for("<0 GPUNotWatched")
     settled(watch, 1)
-    assert len(watch.troubles()) == 2
+    assert len(watch.faults()) == 2
 
 
-def test_an_error_that_passes_is_no_loss_and_one_that_stays_is(
+def test_a_gpu_that_fails_several_probes_is_lost(
     make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"))
     watch.node.faults.call(0, "nvmlDeviceGetUUID", "UNKNOWN")
-    # A failing wait probes at every turn, which spares the test the long way.
+    # A failing wait probes every time, which makes the test faster.
     watch.node.faults.event_wait("UNKNOWN")
-    watch.wait_for("<0 lost None None/None> the GPU does not answer")
-    assert len(watch.troubles()) == 1
+    watch.wait_for("<0 GPULost None None/None> the GPU does not answer")
+    assert len(watch.faults()) == 1

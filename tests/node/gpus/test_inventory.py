@@ -1,32 +1,33 @@
-"""The inventory of simulated nodes, against what NVIDIA's tools print on such hardware."""
+"""The inventory of simulated nodes, compared with the output of NVIDIA's tools."""
 
 from __future__ import annotations
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice.gpus.inventory import Inventory
 from gpuslice_sim.node import SimNode
 from tests.peers.facts import CARDS, INSTANCES
 
-from .conftest import Look, MakeNode
+from .conftest import Evaluate, MakeNode
 
-READ = "answer = read_inventory(Nvml.open(), sysfs, proc)"
+READ = "result = read_inventory(Nvml.open(), sysfs, proc)"
 
 
-def read(look: Look, node: SimNode) -> Inventory:
-    inventory: Inventory = look(node, READ)
+def read(evaluate: Evaluate, node: SimNode) -> Inventory:
+    inventory: Inventory = evaluate(node, READ)
     return inventory
 
 
 @pytest.mark.parametrize("profile", CARDS)
-def test_every_gpu_is_described_by_its_own_figures(
-    profile: str, make_node: MakeNode, look: Look
+def test_every_gpu_has_its_own_properties(
+    profile: str, make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node(profile)
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     assert inventory.driver_version == "570.124.06"
-    assert inventory.left_out == ()
-    assert inventory.notes == ()
+    assert inventory.skipped == ()
+    assert inventory.notices == ()
     for index, (gpu, card, real) in enumerate(
         zip(inventory.gpus, CARDS[profile], node.gpus(), strict=True)
     ):
@@ -44,10 +45,10 @@ def test_every_gpu_is_described_by_its_own_figures(
 
 @pytest.mark.parametrize("profile", INSTANCES)
 def test_mig_devices_have_their_instances_attributes_and_device_nodes(
-    profile: str, make_node: MakeNode, look: Look
+    profile: str, make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node(profile)
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     for gpu, real, instances in zip(inventory.gpus, node.gpus(), INSTANCES[profile], strict=True):
         for index, (mig, sim, fact) in enumerate(zip(gpu.mig, real.mig, instances, strict=True)):
             assert (mig.uuid, mig.index) == (sim.uuid, index)
@@ -80,106 +81,123 @@ def test_mig_devices_have_their_instances_attributes_and_device_nodes(
     ],
 )
 def test_mig_devices_have_the_names_of_their_profiles(
-    profile: str, layout: list[str], make_node: MakeNode, look: Look
+    profile: str, layout: list[str], make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node(profile)
     node.faults.mig(1, layout)
-    first, second, *_ = read(look, node).gpus
+    first, second, *_ = read(evaluate, node).gpus
     assert [mig.profile for mig in second.mig] == layout
     assert (first.mig_enabled, second.mig_enabled) == (False, True)
 
 
-def test_the_profile_is_told_without_privileges_too(make_node: MakeNode, look: Look) -> None:
+def test_the_profile_is_read_without_privileges_too(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
     node = make_node("a100-40x8")
     layout = ["1g.5gb+me", "1g.5gb"]
     node.faults.mig(0, layout)
     node.faults.call(0, "nvmlDeviceGetGpuInstanceById", "NO_PERMISSION")
-    assert [mig.profile for mig in read(look, node).gpus[0].mig] == layout
+    assert [mig.profile for mig in read(evaluate, node).gpus[0].mig] == layout
 
 
-def test_a_smaller_compute_instance_is_part_of_the_profile(make_node: MakeNode, look: Look) -> None:
+def test_a_smaller_compute_instance_is_part_of_the_profile(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
     node = make_node("a100x2-mig-mixed")
     node.set({"gpu.0.mig.0.ci_slices": 1})
-    first = read(look, node).gpus[0].mig[0]
+    first = read(evaluate, node).gpus[0].mig[0]
     assert (first.profile, first.slices) == ("1c.3g.20gb", (3, 1))
 
 
-def test_a_mig_device_without_its_node_is_left_out_alone(make_node: MakeNode, look: Look) -> None:
+def test_a_mig_device_without_its_device_node_is_skipped_and_the_others_are_not(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
     node = make_node("a100x2-mig-mixed")
     minors = node.root / "proc" / "driver" / "nvidia-caps" / "mig-minors"
     lines = [line for line in minors.read_text().splitlines() if "gpu0/gi3/ci0" not in line]
     minors.write_text("\n".join(lines))
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     assert [mig.index for mig in inventory.gpus[0].mig] == [0, 2, 3]
-    [left] = inventory.left_out
-    assert (left.index, left.mig_index, left.silent) == (0, 1, False)
-    assert "gpu0/gi3/ci0/access" in left.reason
+    [skipped] = inventory.skipped
+    assert (skipped.index, skipped.mig_index, skipped.silent) == (0, 1, False)
+    assert "gpu0/gi3/ci0/access" in skipped.reason
     assert len(inventory.gpus) == 2
 
 
-def test_a_gpu_in_mig_mode_without_devices_is_there(make_node: MakeNode, look: Look) -> None:
+def test_a_gpu_in_mig_mode_without_devices_is_listed(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
     node = make_node("a100-40x8")
     node.set({"gpu.2.mig.mode": 1, "gpu.2.mig.pending": 1, "gpu.2.mig.count": 0})
-    gpu = read(look, node).gpus[2]
+    gpu = read(evaluate, node).gpus[2]
     assert (gpu.mig_enabled, gpu.mig) == (True, ())
 
 
 @pytest.mark.parametrize(
     "fault", ["lost", "nvmlDeviceGetUUID", "nvmlDeviceGetMinorNumber", "nvmlDeviceGetMigMode"]
 )
-def test_a_gpu_that_does_not_answer_is_left_out_and_the_others_are_not(
-    fault: str, make_node: MakeNode, look: Look
+def test_a_gpu_that_does_not_answer_is_skipped_and_the_others_are_not(
+    fault: str, make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node("v100x4")
     if fault == "lost":
         node.faults.lost(1)
     else:
         node.faults.call(1, fault, "UNKNOWN")
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     assert [gpu.index for gpu in inventory.gpus] == [0, 2, 3]
-    [left] = inventory.left_out
-    assert (left.index, left.mig_index, left.silent) == (1, None, True)
-    assert "does not answer" in left.reason
+    [skipped] = inventory.skipped
+    assert (skipped.index, skipped.mig_index, skipped.silent) == (1, None, True)
+    assert "does not answer" in skipped.reason
 
 
-def test_a_gpu_without_numa_node_has_none(make_node: MakeNode, look: Look) -> None:
+def test_a_gpu_without_numa_node_has_none(make_node: MakeNode, evaluate: Evaluate) -> None:
     node = make_node("t4x2")
     node.set({"gpu.0.numa": -1})
     node.refresh_root()
-    assert [gpu.numa_node for gpu in read(look, node).gpus] == [None, 1]
-    assert look(node, "answer = read_inventory(Nvml.open(), sysfs / 'x').gpus[1].numa_node") is None
+    assert [gpu.numa_node for gpu in read(evaluate, node).gpus] == [None, 1]
+    assert (
+        evaluate(node, "result = read_inventory(Nvml.open(), sysfs / 'x').gpus[1].numa_node")
+        is None
+    )
 
 
-def test_a_gpu_that_drives_a_screen_is_skipped_with_a_note(make_node: MakeNode, look: Look) -> None:
+def test_a_display_gpu_is_skipped_with_a_notice(make_node: MakeNode, evaluate: Evaluate) -> None:
     node = make_node("t4x2")
     node.set({"gpu.0.name": "NVIDIA DGX Display"})
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     assert [gpu.index for gpu in inventory.gpus] == [1]
-    assert inventory.left_out == ()
-    assert "DGX Display" in inventory.notes[0]
+    assert inventory.skipped == ()
+    [notice] = inventory.notices
+    assert notice.code is Code.GPU_SKIPPED
+    assert "DGX Display" in notice.message
 
 
-def test_a_gpu_without_memory_of_its_own_is_offered_with_none(
-    make_node: MakeNode, look: Look
+def test_a_gpu_without_memory_of_its_own_is_listed_with_none(
+    make_node: MakeNode, evaluate: Evaluate
 ) -> None:
     node = make_node("t4x2")
     for version in ("", "_v2"):
         node.faults.call(0, f"nvmlDeviceGetMemoryInfo{version}", "NOT_SUPPORTED")
-    inventory = read(look, node)
+    inventory = read(evaluate, node)
     assert [gpu.memory_mib for gpu in inventory.gpus] == [0, 15360]
-    assert "no memory of its own" in inventory.notes[0]
+    assert [notice.code for notice in inventory.notices] == [Code.NO_DEVICE_MEMORY]
 
 
-def test_gpus_that_processes_may_open_beside_mps_are_named(make_node: MakeNode, look: Look) -> None:
+def test_gpus_that_are_not_in_exclusive_process_mode_are_listed(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
     node = make_node("a100x2-mig-mixed")
-    assert [gpu.index for gpu in read(look, node).not_exclusive] == [1]
+    assert [gpu.index for gpu in read(evaluate, node).not_exclusive] == [1]
     node.set({"gpu.1.compute_mode": 3})
-    assert read(look, node).not_exclusive == ()
+    assert read(evaluate, node).not_exclusive == ()
 
 
 @pytest.mark.parametrize("driver", [535, 590, 615])
-def test_every_driver_tells_the_same(driver: int, make_node: MakeNode, look: Look) -> None:
-    inventory = read(look, make_node("a100x2-mig-mixed", driver=driver))
+def test_the_inventory_is_the_same_with_every_driver(
+    driver: int, make_node: MakeNode, evaluate: Evaluate
+) -> None:
+    inventory = read(evaluate, make_node("a100x2-mig-mixed", driver=driver))
     assert [mig.profile for mig in inventory.gpus[0].mig] == [
         "3g.20gb",
         "2g.10gb",

@@ -1,36 +1,46 @@
-"""Runs a health watch on the driver it finds and prints what it reports, one line each."""
+"""Runs a health watch and prints what it reports, one line each."""
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from pathlib import Path
 
 from gpuslice.config.settings import HealthSettings
-from gpuslice.gpus.health import HealthWatch, Trouble
+from gpuslice.config.timing import read_timing
+from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.health import HealthWatch
 from gpuslice.gpus.inventory import read_inventory
 from gpuslice.gpus.nvml import Nvml
+from gpuslice.slicing.notice import Notice
+
+
+class Printer:
+    def __init__(self, indices: dict[str, int]) -> None:
+        self._indices = indices
+
+    def watch_started(self) -> None:
+        print("watch started", flush=True)
+
+    def fault(self, fault: Fault) -> None:
+        gpu = "all" if fault.gpu is None else self._indices[fault.gpu]
+        instance = f"{fault.gpu_instance}/{fault.compute_instance}"
+        print(f"<{gpu} {fault.code} {fault.xid} {instance}> {fault.message}", flush=True)
+
+    def notice(self, notice: Notice) -> None:
+        print(f"notice {notice.code}: {notice.message}", flush=True)
 
 
 def main(root: Path, settings: HealthSettings) -> None:
     nvml = Nvml.open()
     gpus = read_inventory(nvml, root / "sys", root / "proc").gpus
     indices = {gpu.uuid: gpu.index for gpu in gpus}
-    # GPUs of the inventory that are gone by now are part of what is tested.
+    # Tests may remove GPUs of the inventory before the watch starts.
     print("the inventory is read", flush=True)
     sys.stdin.readline()
 
-    def report(trouble: Trouble) -> None:
-        gpu = "all" if trouble.uuid is None else indices[trouble.uuid]
-        instance = f"{trouble.gpu_instance}/{trouble.compute_instance}"
-        print(
-            f"<{gpu} {trouble.cause.value} {trouble.xid} {instance}> {trouble.reason}", flush=True
-        )
-
-    def note(text: str) -> None:
-        print(f"note: {text}", flush=True)
-
-    watch = HealthWatch(nvml, indices, report, settings, note)
+    watch = HealthWatch(nvml, indices, settings, Printer(indices), read_timing(os.environ))
     watch.start()
     print(f"watching with {threading.active_count()} threads", flush=True)
     sys.stdin.readline()

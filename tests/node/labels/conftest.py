@@ -10,6 +10,7 @@ import pytest
 
 from gpuslice_sim.node import SimNode, create
 from gpuslice_sim.process import BackgroundProcess
+from tests.timing import timing
 from tests.unit.cluster.kubernetes import Kubernetes
 
 Once = Callable[..., subprocess.CompletedProcess[str]]
@@ -64,4 +65,5 @@ def kubernetes() -> Iterator[Kubernetes]:
 
 
 def _environment(node: SimNode) -> dict[str, str]:
-    return {key: value for key, value in node.env().items() if key not in FOREIGN}
+    own = {key: value for key, value in node.env().items() if key not in FOREIGN}
+    return own | timing()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimNode
 from tests.unit.cluster.kubernetes import Kubernetes
 
@@ -28,11 +29,11 @@ def labels(text: str) -> dict[str, str]:
 def wait_until(condition: Callable[[], bool], seconds: float = 90.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline, "it did not happen"
+        assert time.monotonic() < deadline, "timed out"
         time.sleep(0.02)
 
 
-def file_says(path: Path, line: str) -> Callable[[], bool]:
+def has_line(path: Path, line: str) -> Callable[[], bool]:
     return lambda: path.exists() and line in path.read_text().splitlines()
 
 
@@ -47,7 +48,7 @@ def test_labels_are_printed_once(once: Once) -> None:
     assert "nvidia.com/gfd.timestamp" not in found
 
 
-def test_nvidias_command_line_tells_of_whole_gpus(once: Once, tmp_path: Path) -> None:
+def test_nvidias_command_line_labels_whole_gpus(once: Once, tmp_path: Path) -> None:
     path = tmp_path / "gfd"
     done = once(
         GFD, "-oneshot", "--use-node-feature-api=false", "-o", str(path),
@@ -61,7 +62,7 @@ def test_nvidias_command_line_tells_of_whole_gpus(once: Once, tmp_path: Path) ->
     assert path.stat().st_mode & 0o777 == 0o644
 
 
-def test_variables_speak_where_flags_are_silent(once: Once, tmp_path: Path) -> None:
+def test_variables_set_options_without_a_flag(once: Once, tmp_path: Path) -> None:
     variables = {
         "GFD_ONESHOT": "true",
         "GFD_NO_TIMESTAMP": "1",
@@ -78,7 +79,9 @@ def test_variables_speak_where_flags_are_silent(once: Once, tmp_path: Path) -> N
     assert (tmp_path / "by-flag").exists()
 
 
-def test_the_file_speaks_where_neither_does(once: Once, tmp_path: Path) -> None:
+def test_the_configuration_file_sets_options_without_a_flag_or_variable(
+    once: Once, tmp_path: Path
+) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(
         "version: v1\n"
@@ -91,57 +94,87 @@ def test_the_file_speaks_where_neither_does(once: Once, tmp_path: Path) -> None:
     assert "nvidia.com/gfd.timestamp" not in labels((tmp_path / "gfd").read_text())
 
 
-def test_the_file_follows_the_node_and_goes_with_the_process(
+def test_the_file_follows_the_node_and_is_removed_with_the_process(
     node: SimNode, start: Start, tmp_path: Path
 ) -> None:
     path = tmp_path / "gfd"
     process = start("gpuslice", "labels", "--sleep-interval=100ms", f"--output-file={path}")
-    wait_until(file_says(path, "nvidia.com/gpu.count=2"))
+    wait_until(has_line(path, "nvidia.com/gpu.count=2"))
     before = path.stat().st_mtime_ns
     time.sleep(0.3)
-    assert path.stat().st_mtime_ns == before, "what is equal is not written again"
+    assert path.stat().st_mtime_ns == before, "equal labels are not written again"
     node.faults.lost(1)
-    wait_until(file_says(path, "nvidia.com/gpu.count=1"))
+    wait_until(has_line(path, "nvidia.com/gpu.count=1"))
     node.faults.restore(1)
-    wait_until(file_says(path, "nvidia.com/gpu.count=2"))
+    wait_until(has_line(path, "nvidia.com/gpu.count=2"))
     assert process.stop() == 0
     assert not path.exists()
 
 
 @pytest.mark.parametrize("flag", ["--sleep-interval=infinite", "--oneshot"])
-def test_the_file_stays_where_nobody_was_to_keep_it_true(
-    start: Start, tmp_path: Path, flag: str
-) -> None:
+def test_a_file_that_is_written_once_stays(start: Start, tmp_path: Path, flag: str) -> None:
     path = tmp_path / "gfd"
     process = start("gpuslice", "labels", flag, f"--output-file={path}")
     wait_until(path.exists)
     if flag != "--oneshot":
-        process.wait_for_output("labels published")
+        process.wait_for_output(Code.LABELS_PUBLISHED)
         process.send(signal.SIGTERM)
     assert process.wait() == 0
     assert path.exists()
 
 
-def test_a_hangup_reads_the_settings_again_and_keeps_good_ones(
-    start: Start, tmp_path: Path
+@pytest.mark.parametrize("signalled", [True, False], ids=["SIGHUP", "watched"])
+def test_the_configuration_file_is_reloaded_and_the_last_good_settings_are_kept(
+    start: Start, tmp_path: Path, signalled: bool
 ) -> None:
     path, config = tmp_path / "gfd", tmp_path / "config.yaml"
     config.write_text(SHARED.format(replicas=4))
     process = start(
         GFD, "--use-node-feature-api=false", f"--output-file={path}", f"--config-file={config}"
     )
-    wait_until(file_says(path, "nvidia.com/gpu.replicas=4"))
-    config.write_text(SHARED.format(replicas="many"))
-    process.send(signal.SIGHUP)
-    process.wait_for_output("keeping the last good settings")
-    assert file_says(path, "nvidia.com/gpu.replicas=4")()
-    config.write_text(SHARED.format(replicas=5))
-    process.send(signal.SIGHUP)
-    wait_until(file_says(path, "nvidia.com/gpu.replicas=5"))
+    wait_until(has_line(path, "nvidia.com/gpu.replicas=4"))
+
+    def rewrite(text: str) -> None:
+        config.write_text(text)
+        if signalled:
+            process.send(signal.SIGHUP)
+
+    rewrite(SHARED.format(replicas="many"))
+    process.wait_for_output(Code.CONFIGURATION_INVALID)
+    assert has_line(path, "nvidia.com/gpu.replicas=4")()
+    rewrite(SHARED.format(replicas=5))
+    wait_until(has_line(path, "nvidia.com/gpu.replicas=5"))
     assert process.stop() == 0
 
 
-def test_a_driver_that_goes_leaves_the_labels_and_comes_back(
+def test_sighup_reloads_settings_that_have_not_changed(start: Start, tmp_path: Path) -> None:
+    path = tmp_path / "gfd"
+    process = start("gpuslice", "labels", f"--output-file={path}")
+    wait_until(path.exists)
+    before = labels(path.read_text())["nvidia.com/gfd.timestamp"]
+    time.sleep(1.1)
+    process.send(signal.SIGHUP)
+    wait_until(lambda: labels(path.read_text())["nvidia.com/gfd.timestamp"] != before)
+    assert process.stop() == 0
+
+
+def test_labels_move_with_the_setting_of_their_file(start: Start, tmp_path: Path) -> None:
+    first, second, config = tmp_path / "first", tmp_path / "second", tmp_path / "config.yaml"
+    settings = "flags: {{useNodeFeatureAPI: false, gfd: {{outputFile: {file}}}}}\n"
+    config.write_text(settings.format(file=first))
+    process = start(GFD, f"--config-file={config}")
+    wait_until(first.exists)
+    config.write_text(settings.format(file=second))
+    wait_until(lambda: second.exists() and not first.exists())
+    config.write_text(settings.format(file=second).replace("false", "true"))
+    # The API needs the name of the node.
+    process.wait_for_output(f"{Code.CONFIGURATION_INVALID}.*NODE_NAME")
+    assert second.exists()
+    assert process.stop() == 0
+    assert not second.exists()
+
+
+def test_labels_stay_while_the_driver_is_missing(
     node: SimNode, start: Start, tmp_path: Path
 ) -> None:
     path = tmp_path / "gfd"
@@ -149,26 +182,26 @@ def test_a_driver_that_goes_leaves_the_labels_and_comes_back(
     wait_until(path.exists)
     state = node.directory / "state" / "node"
     away = state.rename(state.with_suffix(".away"))
-    process.wait_for_output("the labels are not up to date")
-    assert file_says(path, "nvidia.com/gpu.count=2")()
+    process.wait_for_output(f"{Code.RECONCILE_FAILED}.*the NVIDIA driver cannot be used")
+    assert has_line(path, "nvidia.com/gpu.count=2")()
     away.rename(state)
-    process.wait_for_output("the labels are up to date again")
+    process.wait_for_output(Code.RECOVERED)
     assert process.stop() == 0
 
 
-def test_without_a_driver_it_fails_or_waits_as_told(once: Once, tmp_path: Path) -> None:
+def test_without_a_driver_it_exits_or_publishes_what_is_known(once: Once, tmp_path: Path) -> None:
     args = ("--oneshot", "--use-node-feature-api=false", f"--output-file={tmp_path / 'gfd'}")
-    nowhere = {"LD_LIBRARY_PATH": ""}
-    failed = once(GFD, *args, **nowhere)
+    no_driver = {"LD_LIBRARY_PATH": ""}
+    failed = once(GFD, *args, **no_driver)
     assert failed.returncode == 1
     assert "the NVIDIA driver cannot be used" in failed.stderr
     assert "Traceback" not in failed.stderr
-    waited = once(GFD, *args, "--fail-on-init-error=false", **nowhere)
-    assert waited.returncode == 0
+    done = once(GFD, *args, "--fail-on-init-error=false", **no_driver)
+    assert done.returncode == 0
     assert "nvidia.com/gpu.count" not in labels((tmp_path / "gfd").read_text())
 
 
-def test_a_directory_that_is_missing_is_named(once: Once, tmp_path: Path) -> None:
+def test_the_error_names_a_missing_directory(once: Once, tmp_path: Path) -> None:
     done = once("gpuslice", "labels", "--oneshot", f"--output-file={tmp_path / 'no' / 'gfd'}")
     assert done.returncode == 1
     assert str(tmp_path / "no" / "gfd") in done.stderr
@@ -176,7 +209,7 @@ def test_a_directory_that_is_missing_is_named(once: Once, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "remedy"),
     [
         (["--mode=off"], "choose one of file, node-feature, node"),
         (["--sleep-interval=soon", "--mode=file"], "use a duration"),
@@ -184,16 +217,20 @@ def test_a_directory_that_is_missing_is_named(once: Once, tmp_path: Path) -> Non
         (["--mode=node", "--node-name=worker-1"], "kubeconfig"),
     ],
 )
-def test_what_cannot_be_done_is_said_in_one_sentence(
-    once: Once, args: list[str], said: str
+@pytest.mark.parametrize("driver", [True, False], ids=["driver", "no driver"])
+def test_invalid_options_end_the_program_with_one_line(
+    once: Once, args: list[str], remedy: str, driver: bool
 ) -> None:
-    done = once("gpuslice", "labels", "--oneshot", *args)
+    environment = {} if driver else {"LD_LIBRARY_PATH": ""}
+    done = once("gpuslice", "labels", "--oneshot", *args, **environment)
     assert done.returncode == 1
-    assert said in done.stderr
-    assert len(done.stderr.splitlines()) == 1
+    *log, error = done.stderr.splitlines()
+    assert error.startswith("gpuslice labels: ")
+    assert remedy in error
+    assert all(Code.CONFIGURATION_SELECTED in line for line in log)
 
 
-def test_the_fabric_is_told(node: SimNode, once: Once) -> None:
+def test_the_clique_of_the_fabric_is_labelled(node: SimNode, once: Once) -> None:
     for index in range(2):
         node.set(
             {
@@ -208,7 +245,7 @@ def test_the_fabric_is_told(node: SimNode, once: Once) -> None:
 
 
 class TestCluster:
-    def test_the_node_is_labelled_and_old_labels_go(
+    def test_the_node_is_labelled_and_outdated_labels_are_removed(
         self, kubernetes: Kubernetes, once: Once, tmp_path: Path
     ) -> None:
         kubernetes.put(
@@ -235,7 +272,7 @@ class TestCluster:
         assert once("gpuslice", *args).returncode == 0
         assert kubernetes.count("PATCH") == 1
 
-    def test_a_node_feature_is_made_and_follows_the_node(
+    def test_a_node_feature_is_created_and_follows_the_node(
         self, kubernetes: Kubernetes, node: SimNode, start: Start, tmp_path: Path
     ) -> None:
         owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "gfd", "uid": "uid-set"}
@@ -244,22 +281,22 @@ class TestCluster:
             GFD, "--sleep-interval=100ms", "--node-name=worker-1", "--namespace=gpu",
             "--pod-name=gfd-x", f"--kubeconfig={kubernetes.kubeconfig(tmp_path / 'kubeconfig')}",
         )  # fmt: skip
-        place = ("nodefeatures", "nvidia-features-for-worker-1")
-        wait_until(lambda: place in kubernetes.objects)
-        metadata = kubernetes.objects[place]["metadata"]
+        feature = ("nodefeatures", "nvidia-features-for-worker-1")
+        wait_until(lambda: feature in kubernetes.objects)
+        metadata = kubernetes.objects[feature]["metadata"]
         assert metadata["labels"] == {"nfd.node.kubernetes.io/node-name": "worker-1"}
         assert [o["kind"] for o in metadata["ownerReferences"]] == ["DaemonSet", "Pod"]
 
         def count() -> str:
-            return str(kubernetes.objects[place]["spec"]["labels"]["nvidia.com/gpu.count"])
+            return str(kubernetes.objects[feature]["spec"]["labels"]["nvidia.com/gpu.count"])
 
         assert count() == "2"
         node.faults.lost(0)
         wait_until(lambda: count() == "1")
         assert process.stop() == 0
-        assert place in kubernetes.objects, "its owners take it with them"
+        assert feature in kubernetes.objects, "the cluster removes it with its owners"
 
-    def test_an_api_server_that_is_away_is_waited_for(
+    def test_labels_are_published_when_the_api_server_is_back(
         self, kubernetes: Kubernetes, node: SimNode, start: Start, tmp_path: Path
     ) -> None:
         kubernetes.put("nodes", "worker-1", metadata={"labels": {}})
@@ -267,9 +304,9 @@ class TestCluster:
             "gpuslice", "labels", "--sleep-interval=100ms", "--mode=node", "--node-name=worker-1",
             f"--kubeconfig={kubernetes.kubeconfig(tmp_path / 'kubeconfig')}",
         )  # fmt: skip
-        process.wait_for_output("labels published")
+        process.wait_for_output(Code.LABELS_PUBLISHED)
         kubernetes.refuse_with = 503
-        process.wait_for_output("the labels are not up to date")
+        process.wait_for_output(f"{Code.RECONCILE_FAILED}.*worker-1")
         kubernetes.refuse_with = None
         node.faults.lost(0)
         process.send(signal.SIGHUP)
@@ -283,3 +320,16 @@ class TestCluster:
 
         wait_until(lambda: count() == "1")
         assert process.stop() == 0
+
+
+def test_rules_that_do_not_fit_the_node_are_a_warning_and_shown_by_the_labels(
+    once: Once, tmp_path: Path
+) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text("sharing: {mps: {resources: [{name: gpu, replicas: 49}]}}\n")
+    done = once("gpuslice", "labels", "--oneshot", "--output-file=", f"--config-file={config}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(f"WARNING {Code.INVALID_REPLICAS}: ") == 1
+    found = labels(done.stdout)
+    assert found["nvidia.com/gpu.replicas"] == "0"
+    assert not [key for key in found if key.startswith("gpuslice.io/resource.")]

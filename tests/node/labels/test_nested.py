@@ -1,4 +1,4 @@
-"""Labels of a node inside a container of another node: of its own GPUs, and of no others."""
+"""Labels of a node of a nested cluster: they describe its own GPUs only."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.codes import Code
 from gpuslice_sim.node import SimNode, create
-from tests.node.test_nested import HOSTILE, VARIABLE
+from tests.node.test_nested import INVALID, VARIABLE
 
 from .conftest import Once, Start
-from .test_labels_command import GFD, file_says, labels, wait_until
+from .test_labels_command import GFD, has_line, labels, wait_until
 
-# As each program is told to print its labels once.
+# Command lines that print labels once.
 PRINTING = {
     "gpuslice labels": ("gpuslice", "labels", "--oneshot", "--output-file", ""),
     GFD: (GFD, "--oneshot", "--use-node-feature-api=false", "--output-file="),
@@ -30,7 +31,7 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "gpu.env"
 
 
-def allot(file: Path, node: SimNode, *indices: int) -> None:
+def allocate(file: Path, node: SimNode, *indices: int) -> None:
     file.write_text(f"{VARIABLE}={','.join(node.gpu(index).uuid for index in indices)}\n")
 
 
@@ -38,7 +39,7 @@ def allot(file: Path, node: SimNode, *indices: int) -> None:
 def test_a_guest_is_labelled_with_its_own_gpus(
     node: SimNode, once: Once, file: Path, program: str
 ) -> None:
-    allot(file, node, 1)
+    allocate(file, node, 1)
     done = once(*PRINTING[program], "--nested=guest", f"--nested-env={file}")
     assert done.returncode == 0, done.stderr
     found = labels(done.stdout)
@@ -49,18 +50,18 @@ def test_a_guest_is_labelled_with_its_own_gpus(
 
 
 @every_program
-def test_variables_and_the_file_say_the_same_as_flags(
+def test_variables_and_the_file_have_the_same_effect_as_flags(
     node: SimNode, once: Once, file: Path, tmp_path: Path, program: str
 ) -> None:
-    allot(file, node, 0, 2)
+    allocate(file, node, 0, 2)
     config = tmp_path / "config.yaml"
     config.write_text(f"flags: {{nested: guest, nestedEnv: {file}}}\n")
     by_file = once(*PRINTING[program], f"--config-file={config}")
     by_variable = once(*PRINTING[program], NESTED="guest", NESTED_ENV=str(file))
-    allotted = file.read_text().strip().partition("=")[2]
+    allocated = file.read_text().strip().partition("=")[2]
     file.unlink()
-    # The variable that the host gave the container counts where nothing is mounted.
-    unmounted = once(*PRINTING[program], "--nested=guest", **{VARIABLE: allotted})
+    # Without a mounted file, the variable that the container gets from the host is used.
+    unmounted = once(*PRINTING[program], "--nested=guest", **{VARIABLE: allocated})
     for done in (by_file, by_variable, unmounted):
         assert done.returncode == 0, done.stderr
         assert labels(done.stdout)["nvidia.com/gpu.count"] == "2"
@@ -68,53 +69,55 @@ def test_variables_and_the_file_say_the_same_as_flags(
 
 
 @every_program
-def test_a_list_for_another_purpose_is_passed_over_unless_the_node_is_a_guest(
+def test_the_list_has_no_effect_unless_the_node_is_a_guest(
     node: SimNode, once: Once, file: Path, program: str
 ) -> None:
-    allot(file, node, 1)
+    allocate(file, node, 1)
     done = once(*PRINTING[program], f"--nested-env={file}")
     assert done.returncode == 0
     assert labels(done.stdout)["gpuslice.io/gpu.Tesla-T4.count"] == "2"
-    assert "nested-env has no effect" in done.stderr
+    assert f"{Code.CONFIGURATION_WARNING}: nested-env has no effect" in done.stderr
 
 
 @every_program
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_a_file_that_cannot_be_trusted_ends_the_program_with_a_reason(
+@pytest.mark.parametrize("kind", INVALID)
+def test_an_invalid_list_ends_the_program_with_a_reason(
     once: Once, file: Path, program: str, kind: str
 ) -> None:
-    make, because = HOSTILE[kind]
+    make, _ = INVALID[kind]
     make(file)
     done = once(*PRINTING[program], "--nested=guest", f"--nested-env={file}")
     assert done.returncode == 1
-    assert because in done.stderr
+    error = done.stderr.splitlines()[-1]
+    assert error.startswith(f"{program}: ")
+    assert f"nested-env: '{file}' is not valid: " in error or f"{VARIABLE}: " in error
     assert "Traceback" not in done.stderr
     assert done.stdout == ""
 
 
-def test_a_file_that_goes_bad_leaves_the_labels_as_they_are(
+def test_labels_stay_while_the_list_is_invalid(
     node: SimNode, start: Start, file: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "gfd"
-    allot(file, node, 1)
+    allocate(file, node, 1)
     process = start(
         "gpuslice", "labels", "--sleep-interval=100ms", f"--output-file={path}",
         "--nested=guest", f"--nested-env={file}",
     )  # fmt: skip
-    wait_until(file_says(path, "gpuslice.io/gpu.NVIDIA-A100-SXM4-40GB.count=1"))
+    wait_until(has_line(path, "gpuslice.io/gpu.NVIDIA-A100-SXM4-40GB.count=1"))
     before = path.read_text()
-    HOSTILE["of another node"][0](file)
-    process.wait_for_output("the labels are not up to date.*another node's")
+    INVALID["of another node"][0](file)
+    process.wait_for_output(f"{Code.RECONCILE_FAILED}.*{VARIABLE}")
     assert path.read_text() == before
-    allot(file, node, 1, 3)
-    wait_until(file_says(path, "gpuslice.io/gpu.NVIDIA-L40S.count=1"))
+    allocate(file, node, 1, 3)
+    wait_until(has_line(path, "gpuslice.io/gpu.NVIDIA-L40S.count=1"))
     assert process.stop() == 0
 
 
-def test_the_agent_and_the_program_beside_it_label_a_guest_alike(
+def test_the_agent_and_the_labels_command_publish_the_same_labels_for_a_guest(
     node: SimNode, once: Once, start: Start, file: Path, tmp_path: Path
 ) -> None:
-    allot(file, node, 0, 1)
+    allocate(file, node, 0, 1)
     path, config = tmp_path / "by-agent", tmp_path / "config.yaml"
     config.write_text(
         f"flags: {{nested: guest, nestedEnv: {file}, "
@@ -122,7 +125,7 @@ def test_the_agent_and_the_program_beside_it_label_a_guest_alike(
     )
     socket = f"--kubelet-socket={tmp_path / 'kubelet.sock'}"
     agent = start("gpuslice", "agent", f"--config-file={config}", "--labels=file", socket)
-    wait_until(file_says(path, "nvidia.com/gpu.count=1"))
+    wait_until(has_line(path, "nvidia.com/gpu.count=1"))
     done = once(*PRINTING["gpuslice labels"], f"--config-file={config}")
     assert done.stdout == path.read_text()
     assert agent.stop() == 0

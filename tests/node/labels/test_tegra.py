@@ -1,4 +1,4 @@
-"""A machine without NVML tells what the CUDA driver knows of its GPU."""
+"""On a machine without NVML, labels are read from the CUDA driver."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from .conftest import Once
 
-# What Orin's driver answers.
+# Returns what the driver of an Orin returns.
 LIBCUDA = r"""
 #include <stddef.h>
 #include <string.h>
@@ -37,7 +37,7 @@ def libraries(tmp_path: Path) -> Path:
     return directory
 
 
-def test_the_cuda_driver_speaks_for_the_gpu(once: Once, libraries: Path) -> None:
+def test_the_gpu_is_described_by_the_cuda_driver(once: Once, libraries: Path) -> None:
     done = once(
         "gpu-feature-discovery", "--oneshot", "--use-node-feature-api=false", "--output-file=",
         "--device-discovery-strategy=tegra", "--no-timestamp",
@@ -60,10 +60,27 @@ def test_the_cuda_driver_speaks_for_the_gpu(once: Once, libraries: Path) -> None
     } <= lines
 
 
-def test_without_a_cuda_driver_it_says_so(once: Once) -> None:
+def test_a_missing_cuda_driver_is_reported(once: Once) -> None:
     done = once(
         "gpu-feature-discovery", "--oneshot", "--use-node-feature-api=false", "--output-file=",
         "--device-discovery-strategy=tegra", LD_LIBRARY_PATH="",
     )  # fmt: skip
     assert done.returncode == 1
     assert "the CUDA driver does not answer (libcuda.so.1 cannot be loaded" in done.stderr
+
+
+@pytest.mark.parametrize(("allocated", "count"), [("0", "1"), ("1", None)])
+def test_a_guest_is_labelled_with_its_own_gpus(
+    once: Once, libraries: Path, allocated: str, count: str | None
+) -> None:
+    done = once(
+        "gpu-feature-discovery", "--oneshot", "--use-node-feature-api=false", "--output-file=",
+        "--device-discovery-strategy=tegra", "--nested=guest",
+        LD_LIBRARY_PATH=str(libraries), NVIDIA_ALLOCATED_DEVICES=allocated,
+    )  # fmt: skip
+    if count is None:
+        assert done.returncode == 1
+        assert "NVIDIA_ALLOCATED_DEVICES: '1' is not valid" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert f"nvidia.com/gpu.count={count}" in done.stdout.splitlines()

@@ -11,6 +11,8 @@ import pytest
 
 from gpuslice_sim.node import SimNode, create
 
+from .mps_rig import MpsRig, make_rig
+
 MakeNode = Callable[..., SimNode]
 Ask = Callable[..., Any]
 
@@ -39,6 +41,12 @@ def make_node(tmp_path: Path) -> MakeNode:
         return create(tmp_path / name, profile, driver=driver)
 
     return make
+
+
+@pytest.fixture
+def rig(short_path: Path) -> MpsRig:
+    """A node with two T4 for MPS daemons and CUDA programs."""
+    return make_rig(short_path)
 
 
 @pytest.fixture

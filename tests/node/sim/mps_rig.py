@@ -121,6 +121,12 @@ def eventually(condition: Callable[[], object], timeout: float = 90.0) -> None:
         time.sleep(0.01)
 
 
+def running_server(daemon: MpsDaemon) -> int:
+    pid = daemon.server_pid()
+    assert pid is not None
+    return pid
+
+
 def descriptors(pid: int) -> int:
     return len(list(Path(f"/proc/{pid}/fd").iterdir()))
 

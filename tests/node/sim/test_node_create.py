@@ -37,7 +37,7 @@ def test_equal_arguments_give_equal_gpus_and_seeds_vary_them(tmp_path: Path) -> 
 def test_a_directory_with_other_things_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "precious").write_text("x")
     for force in (False, True):
-        with pytest.raises(SimError, match="no simulated node"):
+        with pytest.raises(SimError, match="not a simulated node"):
             create(tmp_path, "t4x2", force=force)
     assert [path.name for path in tmp_path.iterdir()] == ["precious"]
 
@@ -245,6 +245,8 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
 ) -> None:
     node = make_node("mixed")
     before = sorted(path.name for path in Path("/dev").iterdir())
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "kubelet.sock").touch()
@@ -255,7 +257,8 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     )
     places = {"/var/lib/kubelet/device-plugins": plugins, "/no/such/place": tmp_path / "made"}
     command = node.namespace_command(["sh", "-c", script, "--", "a", "--"], places)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 7, done.stderr
     for minor in (0, 1, 3, 4):
         assert f"/dev/nvidia{minor}\n" in done.stdout
@@ -267,6 +270,7 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     assert (tmp_path / "made" / "file").exists()
     assert not Path("/no").exists()
     assert sorted(path.name for path in Path("/dev").iterdir()) == before
+    assert list(scratch.iterdir()) == []
 
 
 @needs_root
@@ -313,7 +317,7 @@ def test_the_command_line_explains_what_is_wrong(tmp_path: Path, make_node: Make
     node = make_node("t4x2")
     for arguments, text in (
         (("create", tmp_path / "x", "--profile", "nope"), "'nope' is unknown"),
-        (("fault", tmp_path, "lost", 0), "no simulated node"),
+        (("fault", tmp_path, "lost", 0), "not a simulated node"),
         (("fault", node.directory, "lost", 9), "GPU 9 does not exist"),
         (("fault", node.directory, "remove-process", 0, 5), "process 5 is not on GPU 0"),
     ):

@@ -103,7 +103,7 @@ def test_the_driver_branch_decides_the_versions(
 
 
 def test_a_driver_that_is_too_old_for_a_card_is_refused(make_node: MakeNode) -> None:
-    with pytest.raises(SimError, match=r"driver 535 does not know NVIDIA B200.*570"):
+    with pytest.raises(SimError, match=r"driver 535 does not support NVIDIA B200.*570"):
         make_node("b200x8", driver=535)
 
 

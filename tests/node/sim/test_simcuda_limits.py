@@ -16,11 +16,6 @@ from .mps_rig import CONTEXT, GIB, MIB, SERVER, MpsRig, make_rig
 OUT_OF_MEMORY = "CUDA_ERROR_OUT_OF_MEMORY"
 
 
-@pytest.fixture
-def rig(short_path: Path) -> MpsRig:
-    return make_rig(short_path)
-
-
 @contextmanager
 def limited(rig: MpsRig, percentage: int, limit: str) -> Iterator[MpsDaemon]:
     """A running daemon with these defaults for GPU 0."""

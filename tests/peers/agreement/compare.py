@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
+from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
 from .differences import MPS_LIMITS, MPS_PRE_START, Difference
@@ -61,7 +62,9 @@ def allocations_agree(
     if isinstance(theirs, Refusal):
         assert isinstance(ours, Refusal), f"NVIDIA's refuses {containers}: {theirs.text}"
         # REMEDY
-        assert ours.text.startswith(theirs.text)
+        code, _, words = ours.text.partition(": ")
+        assert code in list(Code)
+        assert words.startswith(theirs.text)
         return theirs
     assert not isinstance(ours, Refusal), f"only we refuse {containers}: {ours}"
     expected = [plain(answer, pair) for answer in theirs]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gpuslice_sim.mps.launch import is_running
+from gpuslice_sim.mps.launch import kill, running_process
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import BackgroundProcess
 
@@ -45,5 +43,5 @@ def _wait_until_ready(daemon: BackgroundProcess, place: Path) -> None:
 def _end_what_it_left(place: Path) -> None:
     """It quits the daemons that it started; when it cannot, they must not stay behind."""
     for pid_file in place.rglob("nvidia-cuda-mps-control.pid"):
-        if is_running(pid := int(pid_file.read_text())):
-            os.kill(pid, signal.SIGKILL)
+        if (pid := running_process(pid_file)) is not None:
+            kill(pid)

@@ -2,7 +2,8 @@
 
 This is the whole list: what is not named here must be the same. Every entry is shown by a test, so
 that none stays when its reason is gone, and has a row of the same id in docs/compatibility.md.
-What the plugins do is shown in test_plugins_differ, what their CDI files say in test_cdi_agrees.
+What the plugins do is shown in test_differences_of_*.py, what their CDI files contain in
+test_cdi_agrees.py.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ NODE_ONCE = Difference(
 )
 REMEDY = Difference(
     "remedy",
-    "what is refused comes with NVIDIA's words first and then with what to do",
+    "a refusal has a reason code, then NVIDIA's words and then the remedy",
 )
 NO_SENSE = Difference(
     "no-sense",

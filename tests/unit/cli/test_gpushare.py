@@ -1,35 +1,36 @@
-"""gpushare's own command line."""
+"""The command line of gpushare's device plugin."""
 
 from __future__ import annotations
 
 import pytest
 
-from gpuslice.cli.goflags import parse
-from gpuslice.cli.gpushare import DEFAULTS, FLAGS, given_by
+from gpuslice.cli.daemon_program import read_flags
+from gpuslice.cli.gpushare import DEFAULTS, PROGRAM, agent_values
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import HealthSettings, MpsCheck, Settings
-from gpuslice.slicing.rules import ALL
+from gpuslice.slicing.rules import MemoryRule
 from gpuslice.slicing.units import MemoryUnit
 
 
 def settings(args: str, **environment: str) -> Settings:
-    return load_settings(given_by(parse(FLAGS, args.split()), environment), DEFAULTS).settings
+    flags = read_flags(PROGRAM, args.split())
+    return load_settings(agent_values(flags, environment), DEFAULTS).settings
 
 
-def test_the_command_line_of_a_gpushare_daemonset_is_understood() -> None:
+def test_the_command_line_of_a_gpushare_daemonset_is_accepted() -> None:
     found = settings(
         "-logtostderr --v=5 --memory-unit=GiB --mps-pipe=/root/nvidia-mps --mps --health-check"
     )
-    assert found.memory.unit == MemoryUnit(1024)
-    assert found.memory.mps_pipe == "/root/nvidia-mps"
+    assert found.rules.memory == MemoryRule(unit=MemoryUnit(1024), limited=True)
+    assert found.memory_mps.pipe == "/root/nvidia-mps"
     assert found.health == HealthSettings(enabled=True)
 
 
-def test_without_flags_all_memory_is_offered_as_gpushare_does() -> None:
+def test_without_flags_all_memory_is_advertised_as_gpushare_does() -> None:
     found = settings("")
-    assert found.rules.memory == ALL
-    assert found.memory.mps_check is MpsCheck.AUTO
+    assert found.rules.memory == MemoryRule()
+    assert found.memory_mps.check is MpsCheck.AUTO
     assert not found.health.enabled
     assert not found.fail_on_init_error
 
@@ -43,24 +44,22 @@ def test_without_flags_all_memory_is_offered_as_gpushare_does() -> None:
         ("--mps=false --mps-pipe=/a", None),
     ],
 )
-def test_mps_is_on_when_asked_for_or_when_its_directory_is_given(
-    args: str, pipe: str | None
-) -> None:
-    assert settings(args).memory.mps_pipe == pipe
+def test_mps_is_on_with_its_flag_or_with_its_directory(args: str, pipe: str | None) -> None:
+    assert settings(args).memory_mps.pipe == pipe
 
 
-def test_an_unknown_unit_becomes_gib_as_it_does_upstream() -> None:
-    assert settings("--memory-unit=GB").memory.unit == MemoryUnit(1024)
-    assert settings("--memory-unit=256MiB").memory.unit == MemoryUnit(256)
+def test_an_unknown_unit_becomes_gib_as_with_gpushare() -> None:
+    for text, unit in (("GB", MemoryUnit(1024)), ("256MiB", MemoryUnit(256))):
+        assert settings(f"--memory-unit={text}").rules.memory == MemoryRule(unit=unit)
 
 
-def test_only_the_kubelets_socket_is_moved_by_a_variable() -> None:
+def test_only_the_socket_of_the_kubelet_has_a_variable() -> None:
     found = settings("", KUBELET_SOCKET="/k.sock", MIG_STRATEGY="mixed", GPUSLICE_RESOURCE="a.b/c")
     assert found.kubelet_socket == "/k.sock"
     assert found.rules == DEFAULTS.rules
-    assert found.memory == DEFAULTS.memory
+    assert found.memory_mps == DEFAULTS.memory_mps
 
 
-def test_mps_without_a_directory_is_a_contradiction() -> None:
-    with pytest.raises(ConfigError, match="name the pipe directory"):
+def test_mps_without_a_directory_is_rejected() -> None:
+    with pytest.raises(ConfigError, match=r"mps-pipe: '' .*set the pipe directory"):
         settings("--mps --mps-pipe=")

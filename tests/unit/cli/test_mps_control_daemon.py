@@ -10,41 +10,41 @@ import pytest
 import yaml
 
 from gpuslice.cli import mps_control_daemon
-from gpuslice.config.option_table import OPTIONS
+from gpuslice.config.agent_options import OPTIONS
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
 
 
-def said(*args: str, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
+def run(*args: str, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
     monkeypatch.setattr(sys, "argv", ["mps-control-daemon", *args])
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as exited:
         mps_control_daemon.main()
-    assert ended.value.code == code
+    assert exited.value.code == status
 
 
 def test_help_names_the_subcommand_and_the_flags(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    said("--help", monkeypatch=monkeypatch, code=0)
+    run("--help", monkeypatch=monkeypatch, status=0)
     text = capsys.readouterr().out
     assert "mps-control-daemon mount-shm" in text
-    assert "-config-file" in text
+    assert "--config-file" in text
 
 
 @pytest.mark.parametrize("args", [("--confg-file=x",), ("mount-shn",)])
-def test_what_is_not_understood_is_refused_with_a_hint(
+def test_an_invalid_command_line_is_rejected_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], args: tuple[str, ...]
 ) -> None:
-    said(*args, monkeypatch=monkeypatch, code=2)
+    run(*args, monkeypatch=monkeypatch, status=2)
     assert "--help" in capsys.readouterr().err
 
 
-def test_the_manifest_starts_it_with_settings_and_places_that_it_knows() -> None:
+def test_the_manifest_uses_variables_and_paths_that_the_program_knows() -> None:
     [daemon_set] = yaml.safe_load_all((MANIFESTS / "nvidia-mps.yaml").read_text())
     pod = daemon_set["spec"]["template"]["spec"]
     [mounts], [container] = pod["initContainers"], pod["containers"]
-    assert mounts["command"] == [mps_control_daemon.PROGRAM, mps_control_daemon.MOUNT_SHM]
-    assert container["command"] == [mps_control_daemon.PROGRAM]
+    assert mounts["command"] == [mps_control_daemon.PROGRAM.name, mps_control_daemon.MOUNT_SHM]
+    assert container["command"] == [mps_control_daemon.PROGRAM.name]
     assert mounts["image"] == container["image"]
     # To quit, to be killed and to have the driver set modes: 10, 5 + 5 and 60 s.
     assert pod["terminationGracePeriodSeconds"] >= 80

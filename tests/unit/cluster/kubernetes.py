@@ -1,4 +1,4 @@
-"""An API server that knows as much of Kubernetes as the agent uses, over real HTTP."""
+"""An API server with the part of the Kubernetes API that the agent uses, over real HTTP."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def test_outside_of_a_pod_the_remedy_is_a_kubeconfig(monkeypatch: pytest.MonkeyP
     "content",
     ["", "[]", "{", "clusters: []", "current-context: none\nclusters: []\ncontexts: []"],
 )
-def test_a_kubeconfig_that_says_nothing_useful_is_named(content: str, tmp_path: Path) -> None:
+def test_the_error_names_a_kubeconfig_that_cannot_be_used(content: str, tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(content)
     with pytest.raises(ClusterError, match=f"kubeconfig '{path}' cannot be used"):
@@ -40,7 +40,7 @@ def test_a_missing_kubeconfig_is_named(tmp_path: Path) -> None:
         connect(tmp_path / "nowhere")
 
 
-def test_a_wrong_certificate_is_told_of_before_anything_is_sent(tmp_path: Path) -> None:
+def test_an_invalid_certificate_is_reported_before_anything_is_sent(tmp_path: Path) -> None:
     path = tmp_path / "kubeconfig"
     path.write_text(
         "current-context: x\n"

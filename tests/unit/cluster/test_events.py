@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from gpuslice.cluster.client import ApiServer, connect
 from gpuslice.cluster.events import EventType, NodeEvents, event_name
+from gpuslice.codes import Code
+from tests.unit.logged import logged
 
 from .kubernetes import Kubernetes, Object
 
@@ -63,7 +65,7 @@ def test_another_message_is_another_event(kubernetes: Kubernetes, tmp_path: Path
     ]
 
 
-def test_a_long_message_is_cut_to_what_the_api_server_takes(
+def test_a_long_message_is_cut_to_the_limit_of_the_api_server(
     kubernetes: Kubernetes, tmp_path: Path
 ) -> None:
     (event,) = record(kubernetes, tmp_path, "ü" * 2000)
@@ -71,13 +73,13 @@ def test_a_long_message_is_cut_to_what_the_api_server_takes(
 
 
 @pytest.mark.parametrize("code", [403, 500])
-def test_an_event_that_cannot_be_written_is_logged_and_nothing_more(
+def test_an_event_that_cannot_be_written_is_only_logged(
     kubernetes: Kubernetes, tmp_path: Path, caplog: pytest.LogCaptureFixture, code: int
 ) -> None:
     caplog.set_level(logging.WARNING, "gpuslice")
     kubernetes.refuse_with = code
     assert record(kubernetes, tmp_path, "XID 79") == []
-    assert [record.getMessage() for record in caplog.records] == ["the event was not recorded"]
+    assert logged(caplog) == [Code.EVENT_NOT_RECORDED]
 
 
 def test_no_api_server_is_no_failure_either(kubernetes: Kubernetes, tmp_path: Path) -> None:

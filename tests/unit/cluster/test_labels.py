@@ -41,7 +41,7 @@ def feature(**labels: str) -> dict[str, object]:
     return node_feature("n1", "gpus", named, (Owner("apps/v1", "DaemonSet", "d", "7"),))
 
 
-def test_a_node_feature_is_created_and_then_left_alone(
+def test_a_node_feature_is_created_and_not_updated_without_a_change(
     kubernetes: Kubernetes, talk: Talk[object]
 ) -> None:
     assert talk(lambda api: api.apply_node_feature(feature(count="2"))) is True
@@ -68,7 +68,7 @@ def test_empty_sections_that_the_server_leaves_out_are_no_difference(
     assert talk(lambda api: api.apply_node_feature(feature(count="2"))) is False
 
 
-def test_somebody_else_may_be_faster(kubernetes: Kubernetes, talk: Talk[object]) -> None:
+def test_a_conflicting_update_is_retried(kubernetes: Kubernetes, talk: Talk[object]) -> None:
     talk(lambda api: api.apply_node_feature(feature(count="1")))
     kubernetes.conflicts = 2
     assert talk(lambda api: api.apply_node_feature(feature(count="2"))) is True
@@ -77,7 +77,7 @@ def test_somebody_else_may_be_faster(kubernetes: Kubernetes, talk: Talk[object])
         talk(lambda api: api.apply_node_feature(feature(count="3")))
 
 
-def test_without_node_feature_discovery_the_error_says_what_to_install(
+def test_without_node_feature_discovery_the_error_names_the_remedy(
     kubernetes: Kubernetes, talk: Talk[object]
 ) -> None:
     kubernetes.node_features_known = False
@@ -95,12 +95,14 @@ def test_a_patch_sets_and_removes_labels_and_leaves_the_rest(
     assert talk(lambda api: api.read_node_labels("n1")) == expected
 
 
-def test_nothing_to_change_is_not_sent(kubernetes: Kubernetes, talk: Talk[object]) -> None:
+def test_an_empty_patch_is_not_sent(kubernetes: Kubernetes, talk: Talk[object]) -> None:
     talk(lambda api: api.patch_node_labels("n1", {}))
     assert kubernetes.requests == []
 
 
-def test_a_refusal_names_the_node(kubernetes: Kubernetes, talk: Talk[object]) -> None:
+def test_the_error_of_a_rejected_request_names_the_node(
+    kubernetes: Kubernetes, talk: Talk[object]
+) -> None:
     kubernetes.refuse_with = 403
     with pytest.raises(PublishError, match="labelling node 'n1': refused with 403"):
         talk(lambda api: api.patch_node_labels("n1", {"a": "b"}))

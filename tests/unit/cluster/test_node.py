@@ -11,6 +11,8 @@ import pytest
 
 from gpuslice.cluster.client import ApiServer, connect
 from gpuslice.cluster.node import watch_label
+from gpuslice.codes import Code
+from tests.unit.logged import logged
 
 from .kubernetes import Kubernetes
 
@@ -18,19 +20,19 @@ LABEL = "nvidia.com/config"
 
 
 class Follower:
-    """Collects what the agent hears."""
+    """Collects the values of the label."""
 
     def __init__(self, api: ApiServer) -> None:
-        self.heard: list[str | None] = []
+        self.values: list[str | None] = []
         self._task = asyncio.create_task(self._follow(api))
 
     async def _follow(self, api: ApiServer) -> None:
         async with contextlib.aclosing(watch_label(api, "n1", LABEL)) as labels:
             async for value in labels:
-                self.heard.append(value)
+                self.values.append(value)
 
-    async def until(self, *heard: str | None) -> None:
-        await eventually(lambda: self.heard == list(heard), lambda: self.heard)
+    async def until(self, *values: str | None) -> None:
+        await eventually(lambda: self.values == list(values), lambda: self.values)
 
     async def end(self) -> None:
         self._task.cancel()
@@ -73,7 +75,9 @@ def follow(kubernetes: Kubernetes, tmp_path: Path) -> Scenario:
     return run
 
 
-def test_the_label_is_heard_and_every_move_of_it(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_the_label_and_each_change_of_it_are_reported(
+    kubernetes: Kubernetes, follow: Scenario
+) -> None:
     kubernetes.label("n1", config="a")
 
     async def scenario(follower: Follower) -> None:
@@ -87,7 +91,7 @@ def test_the_label_is_heard_and_every_move_of_it(kubernetes: Kubernetes, follow:
     follow(scenario)
 
 
-def test_other_changes_of_the_node_are_not_heard(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_other_changes_of_the_node_are_ignored(kubernetes: Kubernetes, follow: Scenario) -> None:
     kubernetes.label("n1", config="a")
 
     async def scenario(follower: Follower) -> None:
@@ -100,7 +104,7 @@ def test_other_changes_of_the_node_are_not_heard(kubernetes: Kubernetes, follow:
     follow(scenario)
 
 
-def test_only_the_own_node_is_asked_for(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_only_the_own_node_is_requested(kubernetes: Kubernetes, follow: Scenario) -> None:
     kubernetes.label("n2", config="other")
 
     async def scenario(follower: Follower) -> None:
@@ -111,7 +115,7 @@ def test_only_the_own_node_is_asked_for(kubernetes: Kubernetes, follow: Scenario
     follow(scenario)
 
 
-def test_a_node_that_registers_later_is_heard(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_a_node_that_registers_later_is_followed(kubernetes: Kubernetes, follow: Scenario) -> None:
     async def scenario(follower: Follower) -> None:
         await follower.until(None)
         await eventually(lambda: kubernetes.watching == 1)
@@ -121,7 +125,7 @@ def test_a_node_that_registers_later_is_heard(kubernetes: Kubernetes, follow: Sc
     follow(scenario)
 
 
-def test_a_deleted_node_keeps_what_its_label_said(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_the_last_label_of_a_deleted_node_is_kept(kubernetes: Kubernetes, follow: Scenario) -> None:
     kubernetes.label("n1", config="a")
 
     async def scenario(follower: Follower) -> None:
@@ -137,7 +141,7 @@ def test_a_deleted_node_keeps_what_its_label_said(kubernetes: Kubernetes, follow
     follow(scenario)
 
 
-def test_a_watch_that_ends_goes_on_where_it_ended(kubernetes: Kubernetes, follow: Scenario) -> None:
+def test_a_watch_that_ends_is_started_again(kubernetes: Kubernetes, follow: Scenario) -> None:
     kubernetes.label("n1", config="a")
 
     async def scenario(follower: Follower) -> None:
@@ -151,7 +155,7 @@ def test_a_watch_that_ends_goes_on_where_it_ended(kubernetes: Kubernetes, follow
     follow(scenario)
 
 
-def test_a_version_that_the_server_forgot_is_listed_anew(
+def test_an_expired_resource_version_is_listed_again(
     kubernetes: Kubernetes, follow: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     kubernetes.label("n1", config="a")
@@ -170,7 +174,7 @@ def test_a_version_that_the_server_forgot_is_listed_anew(
     assert not caplog.records
 
 
-def test_while_the_api_server_is_away_the_last_value_holds_and_one_line_says_so(
+def test_while_the_api_server_is_down_the_last_value_is_kept_and_logged_once(
     kubernetes: Kubernetes, follow: Scenario, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "gpuslice")
@@ -181,27 +185,23 @@ def test_while_the_api_server_is_away_the_last_value_holds_and_one_line_says_so(
         await eventually(lambda: kubernetes.watching == 1)
         kubernetes.stop()
         await asyncio.sleep(1.5)
-        assert follower.heard == ["a"]
+        assert follower.values == ["a"]
         kubernetes.label("n1", config="b")
         kubernetes.start()
         await follower.until("a", "b")
 
     follow(scenario)
-    said = [record.getMessage() for record in caplog.records]
-    assert said == [
-        "the API server does not answer; what it said last holds",
-        "the API server answers again",
-    ]
+    assert logged(caplog) == [Code.API_SERVER_UNAVAILABLE, Code.API_SERVER_AVAILABLE]
 
 
 @pytest.mark.parametrize("code", [401, 403, 429, 500, 503])
-def test_a_refusal_is_tried_again(kubernetes: Kubernetes, follow: Scenario, code: int) -> None:
+def test_a_rejected_request_is_retried(kubernetes: Kubernetes, follow: Scenario, code: int) -> None:
     kubernetes.label("n1", config="a")
     kubernetes.refuse_with = code
 
     async def scenario(follower: Follower) -> None:
         await eventually(lambda: len(kubernetes.requests) >= 2)
-        assert follower.heard == []
+        assert follower.values == []
         kubernetes.refuse_with = None
         await follower.until("a")
 

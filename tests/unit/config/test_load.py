@@ -1,4 +1,4 @@
-"""What several sources and settings mean together."""
+"""Precedence of sources, and settings that depend on each other."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 
 from gpuslice.cli import gpushare, nvidia
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import collect_options
+from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
-from gpuslice.slicing.rules import ALL, Selection
+from gpuslice.slicing.limits import ThreadShare
+from gpuslice.slicing.rules import ALL, MemoryRule, Selection
 from gpuslice.slicing.units import MemoryUnit
 
 Load = Callable[..., Loaded]
@@ -34,12 +35,12 @@ def load(tmp_path: Path) -> Load:
             path = tmp_path / "config.yaml"
             path.write_text(yaml)
         texts = {name.replace("_", "-"): text for name, text in flags.items()}
-        return load_settings(collect_options(texts, env or {}, OPTIONS), defaults, path)
+        return load_settings(collect_option_values(texts, env or {}, OPTIONS), defaults, path)
 
     return load
 
 
-def test_without_any_source_the_defaults_hold(load: Load) -> None:
+def test_without_any_source_the_defaults_apply(load: Load) -> None:
     assert load() == Loaded(Settings())
 
 
@@ -53,27 +54,33 @@ def test_dev_null_is_an_empty_file() -> None:
 
 
 def test_json_with_tabs_is_read_too(load: Load) -> None:
-    assert load(
-        '{\n\t"sharing": {\n\t\t"memory": {"unit": "MiB"}\n\t}\n}'
-    ).settings.memory.unit == (MemoryUnit(1))
+    loaded = load('{\n\t"sharing": {\n\t\t"memory": {"unit": "MiB"}\n\t}\n}')
+    assert loaded.settings.rules.memory == MemoryRule(unit=MemoryUnit(1))
 
 
-def test_a_flag_without_a_pipe_turns_off_what_the_file_says(load: Load) -> None:
+def test_an_empty_flag_overrides_the_file(load: Load) -> None:
     yaml = "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}"
-    assert load(yaml).settings.memory.mps_pipe == "/run/mps"
-    assert load(yaml, mps_pipe="").settings.memory.mps_pipe is None
+    assert load(yaml).settings.memory_mps.pipe == "/run/mps"
+    assert load(yaml, mps_pipe="").settings.memory_mps.pipe is None
 
 
-# Which GPUs are cut by memory
+def test_containers_are_limited_to_their_memory_if_there_is_an_mps_daemon(load: Load) -> None:
+    for pipe, limited in (("/run/mps", True), ("", False)):
+        memory = load(mps_pipe=pipe).settings.rules.memory
+        assert memory is not None
+        assert memory.limited is limited
+
+
+# GPUs for memory units
 
 
 @pytest.mark.parametrize(
     ("defaults", "expected"),
-    [(Settings(), ALL), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, ALL)],
+    [(Settings(), MemoryRule()), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, MemoryRule())],
     ids=["gpuslice agent", "nvidia-device-plugin", "gpushare"],
 )
-def test_the_entry_point_decides_about_memory_where_nobody_speaks(
-    load: Load, defaults: Settings, expected: Selection | None
+def test_the_program_decides_about_memory_units_if_nothing_is_set(
+    load: Load, defaults: Settings, expected: MemoryRule | None
 ) -> None:
     assert load(defaults=defaults).settings.rules.memory == expected
     assert load("flags: {migStrategy: none}", defaults=defaults).settings.rules.memory == expected
@@ -88,37 +95,60 @@ def test_the_entry_point_decides_about_memory_where_nobody_speaks(
         "resources: {mig: [{pattern: 1g.5gb, name: small}]}",
     ],
 )
-def test_a_file_that_offers_devices_and_not_memory_turns_memory_off(load: Load, yaml: str) -> None:
+def test_a_file_with_devices_only_turns_memory_units_off(load: Load, yaml: str) -> None:
     assert load(yaml).settings.rules.memory is None
 
 
 @pytest.mark.parametrize("defaults", [Settings(), nvidia.DEFAULTS])
-def test_memory_in_the_file_turns_it_on(load: Load, defaults: Settings) -> None:
-    assert load("sharing: {memory: {}}", defaults=defaults).settings.rules.memory == ALL
-    assert load("sharing:\n  memory:\n", defaults=defaults).settings.rules.memory == ALL
+def test_sharing_memory_in_the_file_turns_memory_units_on(load: Load, defaults: Settings) -> None:
+    for yaml in ("sharing: {memory: {}}", "sharing:\n  memory:\n"):
+        assert load(yaml, defaults=defaults).settings.rules.memory == MemoryRule()
     both = TIME_SLICING.replace("sharing: {", "sharing: {memory: {devices: [0]}, ")
-    assert load(both, defaults=defaults).settings.rules.memory == Selection(references=("0",))
+    assert load(both, defaults=defaults).settings.rules.memory == MemoryRule(
+        Selection(references=("0",))
+    )
 
 
 @pytest.mark.parametrize(
-    "flag",
+    ("flag", "expected"),
     [
-        {"resource": "a.com/b"},
-        {"memory_unit": "MiB"},
-        {"memory_reserve": "1GiB"},
-        {"threads": "none"},
-        {"mps_pipe": "/run/mps"},
-        {"memory_devices": "all"},
+        ({"resource": "a.com/b"}, MemoryRule(resource="a.com/b")),
+        ({"memory_unit": "MiB"}, MemoryRule(unit=MemoryUnit(1))),
+        ({"memory_reserve": "1GiB"}, MemoryRule(reserve_mib=1024)),
+        ({"threads": "none"}, MemoryRule(threads=ThreadShare.NONE)),
+        ({"mps_pipe": "/run/mps"}, MemoryRule(limited=True)),
+        ({"memory_devices": "all"}, MemoryRule()),
     ],
 )
-def test_any_flag_about_memory_turns_it_on(load: Load, flag: dict[str, str]) -> None:
-    assert load(defaults=nvidia.DEFAULTS, **flag).settings.rules.memory == ALL
-    assert load(TIME_SLICING, **flag).settings.rules.memory == ALL
+def test_any_memory_flag_turns_memory_units_on(
+    load: Load, flag: dict[str, str], expected: MemoryRule
+) -> None:
+    assert load(defaults=nvidia.DEFAULTS, **flag).settings.rules.memory == expected
+    assert load(TIME_SLICING, **flag).settings.rules.memory == expected
 
 
-def test_a_variable_about_memory_turns_it_on(load: Load) -> None:
+def test_a_memory_variable_turns_memory_units_on(load: Load) -> None:
     env = {"GPUSLICE_MEMORY_UNIT": "MiB"}
-    assert load(env=env, defaults=nvidia.DEFAULTS).settings.rules.memory == ALL
+    memory = load(env=env, defaults=nvidia.DEFAULTS).settings.rules.memory
+    assert memory == MemoryRule(unit=MemoryUnit(1))
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ({"resource": ""}, "resource"),
+        ({"resource": "gpu-mem"}, "resource"),
+        ({"memory_unit": "6GB"}, "memory-unit"),
+        ({"memory_reserve": "x"}, "memory-reserve"),
+        ({"threads": "half"}, "threads"),
+        ({"mps_check": "maybe"}, "mps-check"),
+    ],
+)
+def test_options_of_memory_units_are_validated_even_if_they_are_off(
+    load: Load, flag: dict[str, str], name: str
+) -> None:
+    with pytest.raises(ConfigError, match=f"^{name}: .* is not valid"):
+        load(memory_devices="none", **flag)
 
 
 @pytest.mark.parametrize(
@@ -136,7 +166,8 @@ def test_a_variable_about_memory_turns_it_on(load: Load) -> None:
     ],
 )
 def test_devices_of_memory_as_a_flag(load: Load, text: str, expected: Selection | None) -> None:
-    assert load(memory_devices=text).settings.rules.memory == expected
+    memory = load(memory_devices=text).settings.rules.memory
+    assert (memory and memory.devices) == expected
 
 
 @pytest.mark.parametrize(
@@ -144,34 +175,35 @@ def test_devices_of_memory_as_a_flag(load: Load, text: str, expected: Selection 
     [("all", ALL), ("none", None), ("2", Selection(count=2)), ("[2]", Selection(None, ("2",)))],
 )
 def test_devices_of_memory_in_the_file(load: Load, yaml: str, expected: Selection | None) -> None:
-    assert load(f"sharing: {{memory: {{devices: {yaml}}}}}").settings.rules.memory == expected
+    memory = load(f"sharing: {{memory: {{devices: {yaml}}}}}").settings.rules.memory
+    assert (memory and memory.devices) == expected
 
 
-def test_a_mig_device_cannot_be_cut_by_memory(load: Load) -> None:
+def test_a_mig_device_cannot_be_divided_into_memory_units(load: Load) -> None:
     with pytest.raises(ConfigError, match="0:1 is a MIG device; only whole GPUs"):
         load('sharing: {memory: {devices: ["0:1"]}}')
 
 
-def test_memory_of_all_gpus_beside_replicas_is_warned_of(load: Load) -> None:
+def test_memory_units_of_all_gpus_with_replicas_are_a_warning(load: Load) -> None:
     [warning] = load(TIME_SLICING, memory_unit="MiB").warnings
-    assert "replicas are left with MIG alone; name its devices (memory-devices)" in warning
+    assert "only MIG devices have replicas; set memory-devices" in warning
 
 
-def test_memory_and_devices_need_different_names(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"resource: 'nvidia\.com/gpu' .*choose another one"):
+def test_memory_units_and_devices_need_different_names(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"resource: 'nvidia\.com/gpu' .*use another name"):
         load(resource="nvidia.com/gpu")
 
 
 # MPS
 
 
-def test_replicas_by_mps_need_its_root(load: Load) -> None:
+def test_replicas_with_mps_require_the_mps_root(load: Load) -> None:
     with pytest.raises(ConfigError, match="using MPS requires --mps-root"):
         load(MPS)
     assert load(MPS, env={"MPS_ROOT": "/mps"}).settings.containers.mps_root == "/mps"
 
 
-def test_replicas_by_mps_cannot_go_with_mixed_mig(load: Load) -> None:
+def test_replicas_with_mps_do_not_support_mixed_mig(load: Load) -> None:
     with pytest.raises(ConfigError, match=r"mig-strategy: 'mixed' .*sharing\.mps"):
         load(MPS, mps_root="/mps", mig_strategy="mixed")
     assert load(TIME_SLICING, mig_strategy="mixed")
@@ -187,7 +219,7 @@ def test_a_host_marks_its_containers_as_nodes(load: Load) -> None:
     assert settings.nested_env is None
 
 
-def test_a_guest_knows_two_places_for_its_devices(load: Load) -> None:
+def test_a_guest_has_two_sources_for_its_devices(load: Load) -> None:
     env = {"NESTED": "guest", "NVIDIA_ALLOCATED_DEVICES": "GPU-a,GPU-b"}
     settings = load(env=env).settings
     assert settings.nested is Nested.GUEST
@@ -196,19 +228,17 @@ def test_a_guest_knows_two_places_for_its_devices(load: Load) -> None:
     assert load(env=env | {"NESTED_ENV": "/etc/gpu.env"}).settings.nested_env == "/etc/gpu.env"
 
 
-def test_only_a_guest_looks_at_the_devices_of_its_own_environment(load: Load) -> None:
+def test_only_a_guest_uses_the_devices_of_its_environment(load: Load) -> None:
     assert load(env={"NVIDIA_ALLOCATED_DEVICES": "GPU-a"}).settings == Settings()
 
 
-def test_the_file_of_a_guest_without_a_guest_is_warned_of(load: Load) -> None:
+def test_the_file_of_a_guest_is_a_warning_on_other_nodes(load: Load) -> None:
     assert load(nested_env="/x").warnings == ("nested-env has no effect: nested is not guest",)
 
 
-def test_off_in_yaml_is_a_word(load: Load) -> None:
+def test_a_bare_off_in_yaml_is_accepted(load: Load) -> None:
     assert load("flags: {nested: off}").settings.nested is Nested.OFF
-    with pytest.raises(
-        ConfigError, match=r"flags\.nested: 'true' .*choose one of off, host, guest"
-    ):
+    with pytest.raises(ConfigError, match=r"flags\.nested: true .*choose one of off, host, guest"):
         load("flags: {nested: on}")
 
 
@@ -235,39 +265,39 @@ def test_xids_are_disabled_and_enabled_by_variables(
     assert load(env=env) == Loaded(Settings(health=expected))
 
 
-def test_a_malformed_xid_is_passed_over_with_a_warning(load: Load) -> None:
+def test_an_invalid_xid_is_skipped_with_a_warning(load: Load) -> None:
     loaded = load(env={"DP_DISABLE_HEALTHCHECKS": "48,ecc,-1", "DP_ENABLE_HEALTHCHECKS": "0x3"})
     assert loaded.settings.health == HealthSettings(ignored=frozenset({48}))
     assert loaded.warnings == (
-        "DP_DISABLE_HEALTHCHECKS: 'ecc' is passed over: use numbers of XIDs, or all",
-        "DP_DISABLE_HEALTHCHECKS: '-1' is passed over: use numbers of XIDs, or all",
-        "DP_ENABLE_HEALTHCHECKS: '0x3' is passed over: use numbers of XIDs, or all",
+        "DP_DISABLE_HEALTHCHECKS: 'ecc' is not valid and is skipped: use XID numbers, or all",
+        "DP_DISABLE_HEALTHCHECKS: '-1' is not valid and is skipped: use XID numbers, or all",
+        "DP_ENABLE_HEALTHCHECKS: '0x3' is not valid and is skipped: use XID numbers, or all",
     )
 
 
-def test_unknown_features_and_hooks_of_cdi_are_warned_of(load: Load) -> None:
+def test_unknown_features_and_hooks_of_cdi_are_warnings(load: Load) -> None:
     loaded = load(cdi_feature_flags="turbo", cdi_disable_hooks="update-ldcache,knit")
     assert loaded.warnings == (
-        "cdi-feature-flags: 'turbo' is not known",
-        "cdi-disable-hooks: 'knit' is not known",
+        "cdi-feature-flags: 'turbo' is unknown",
+        "cdi-disable-hooks: 'knit' is unknown",
     )
 
 
-# Errors name who said it
+# Errors name the source of the value
 
 
 def test_an_error_names_the_flag_the_variable_or_the_key(load: Load) -> None:
-    with pytest.raises(ConfigError, match=r"^memory-unit: '6GB' is not valid.*256MiB or 2GiB"):
+    with pytest.raises(ConfigError, match=r"^memory-unit: '6GB' is not valid: use a whole.*2GiB"):
         load(memory_unit="6GB")
     with pytest.raises(
         ConfigError, match=r"^MIG_STRATEGY: 'x' .*choose one of none, single, mixed"
     ):
         load(env={"MIG_STRATEGY": "x"})
-    with pytest.raises(ConfigError, match=r"^flags\.plugin\.deviceIDStrategy: 'x' "):
+    with pytest.raises(ConfigError, match=r"config\.yaml: flags\.plugin\.deviceIDStrategy: 'x' "):
         load("flags: {plugin: {deviceIDStrategy: x}}")
 
 
-def test_lenient_passes_over_unknown_keys_with_a_warning(load: Load) -> None:
+def test_lenient_skips_unknown_keys_with_a_warning(load: Load) -> None:
     yaml = "flags: {renameByDefault: true, migStrategy: single}"
     for lenient in (load(yaml, lenient="true"), load(yaml, env={"GPUSLICE_LENIENT": "1"})):
         assert lenient.settings.rules.mig_strategy.value == "single"

@@ -3,14 +3,10 @@ import json
 import pytest
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.settings import (
-    ContainerSettings,
-    MemorySettings,
-    Settings,
-    final_name,
-    socket_name,
-)
-from gpuslice.slicing.rules import ALL, NameRule, ReplicaRule, Rules, SharingStrategy
+from gpuslice.config.load import load_settings
+from gpuslice.config.option_values import OptionValue
+from gpuslice.config.settings import ContainerSettings, MemoryMps, Settings, socket_name
+from gpuslice.slicing.rules import MemoryRule, NameRule, ReplicaRule, Rules, SharingStrategy
 
 TIME = SharingStrategy.TIME_SLICING
 
@@ -25,7 +21,7 @@ TIME = SharingStrategy.TIME_SLICING
         ("example.com/gpu-mem", "gpuslice-example.com_gpu-mem.sock"),
     ],
 )
-def test_sockets_have_the_names_that_tools_look_for(resource: str, socket: str) -> None:
+def test_sockets_have_the_names_that_tools_expect(resource: str, socket: str) -> None:
     assert socket_name(resource) == socket
 
 
@@ -33,30 +29,30 @@ def test_sockets_have_the_names_that_tools_look_for(resource: str, socket: str) 
     ("resource", "because"),
     [
         ("gpu-mem", "resource: 'gpu-mem' is not valid: use domain/name"),
-        ("a.kubernetes.io/x", "the kubelet keeps kubernetes.io for itself"),
-        ("kubernetes.io/x", "the kubelet keeps kubernetes.io for itself"),
+        ("a.kubernetes.io/x", "kubernetes.io is reserved"),
+        ("kubernetes.io/x", "kubernetes.io is reserved"),
         (f"a.com/{'x' * 64}", "1 to 63 characters"),
     ],
 )
-def test_a_wrong_resource_is_refused(resource: str, because: str) -> None:
+def test_an_invalid_resource_is_rejected(resource: str, because: str) -> None:
     with pytest.raises(ConfigError, match=because):
-        MemorySettings(resource=resource)
+        load_settings({"resource": OptionValue(resource, "resource")})
 
 
 def test_the_longest_pipe_directory_that_fits_is_accepted() -> None:
-    assert MemorySettings(mps_pipe="/" + "x" * 98)
-    with pytest.raises(ConfigError, match="path of 108 bytes and may have 107"):
-        MemorySettings(mps_pipe="/" + "x" * 99)
+    assert MemoryMps(pipe="/" + "x" * 98)
+    with pytest.raises(ConfigError, match="has 108 bytes, and 107 is the maximum"):
+        MemoryMps(pipe="/" + "x" * 99)
 
 
-def test_a_relative_pipe_directory_is_refused() -> None:
+def test_a_relative_pipe_directory_is_rejected() -> None:
     with pytest.raises(ConfigError, match="mps-pipe: 'mps' is not valid: use an absolute path"):
-        MemorySettings(mps_pipe="mps")
+        MemoryMps(pipe="mps")
 
 
-def test_a_path_with_a_zero_byte_is_refused() -> None:
-    with pytest.raises(ConfigError, match="no zero byte"):
-        MemorySettings(mps_pipe="/a\0b")
+def test_a_path_with_a_zero_byte_is_rejected() -> None:
+    with pytest.raises(ConfigError, match="zero byte"):
+        MemoryMps(pipe="/a\0b")
 
 
 def test_sockets_of_every_resource_that_is_known_must_fit() -> None:
@@ -68,32 +64,31 @@ def test_sockets_of_every_resource_that_is_known_must_fit() -> None:
         Rules(mig=(NameRule("*", "nvidia.com/" + "x" * 40),)),
     ):
         assert Settings(rules=rules)
-        with pytest.raises(ConfigError, match=r"kubelet-socket: .*may have 107"):
+        with pytest.raises(ConfigError, match=r"kubelet-socket: .*107 is the maximum"):
             Settings(rules=rules, kubelet_socket=f"{directory}/kubelet.sock")
 
 
-def test_the_socket_of_memory_counts_only_where_memory_is_cut() -> None:
-    memory = MemorySettings(resource="example.com/" + "x" * 63)
+def test_the_socket_of_memory_units_is_checked_only_if_they_are_on() -> None:
+    memory = MemoryRule(resource="example.com/" + "x" * 63)
     socket = f"/{'d' * 40}/kubelet.sock"
-    assert Settings(rules=Rules(), memory=memory, kubelet_socket=socket)
-    with pytest.raises(ConfigError, match=r"kubelet-socket: .*may have 107"):
-        Settings(rules=Rules(memory=ALL), memory=memory, kubelet_socket=socket)
+    assert Settings(rules=Rules(), kubelet_socket=socket)
+    with pytest.raises(ConfigError, match=r"kubelet-socket: .*107 is the maximum"):
+        Settings(rules=Rules(memory=memory), kubelet_socket=socket)
 
 
 def test_an_agent_that_never_registers_needs_no_socket() -> None:
     assert Settings(kubelet_socket="").kubelet_socket == ""
 
 
-def test_containers_must_get_their_devices_somehow() -> None:
+def test_at_least_one_device_list_strategy_is_required() -> None:
     with pytest.raises(ConfigError, match="choose at least one of envvar, volume-mounts"):
         ContainerSettings(device_list=frozenset())
 
 
-def test_the_final_name_of_replicas_is_the_new_one() -> None:
-    assert final_name(ReplicaRule(TIME, "nvidia.com/gpu", 2)) == "nvidia.com/gpu"
-    assert final_name(ReplicaRule(TIME, "nvidia.com/gpu", 2, rename="nvidia.com/a")) == (
-        "nvidia.com/a"
-    )
+def test_the_advertised_name_of_replicas_is_the_new_one() -> None:
+    assert ReplicaRule(TIME, "nvidia.com/gpu", 2).resource == "nvidia.com/gpu"
+    renamed = ReplicaRule(TIME, "nvidia.com/gpu", 2, rename="nvidia.com/a")
+    assert renamed.resource == "nvidia.com/a"
 
 
 def test_the_description_has_the_layout_of_the_file_and_is_json() -> None:
@@ -106,5 +101,5 @@ def test_the_description_has_the_layout_of_the_file_and_is_json() -> None:
     assert described["sharing"]["memory"]["devices"] == "all"
 
 
-def test_equal_settings_are_described_by_equal_bytes() -> None:
+def test_equal_settings_have_equal_descriptions() -> None:
     assert json.dumps(Settings().describe()) == json.dumps(Settings().describe())

@@ -1,4 +1,4 @@
-"""How the agent finds its settings: options that no file can hold."""
+"""Options that are read only at startup."""
 
 from __future__ import annotations
 
@@ -6,23 +6,23 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.config_choice import Fallback
 from gpuslice.config.errors import ConfigError
-from gpuslice.config.option_table import OPTIONS
-from gpuslice.config.option_values import collect_options
+from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.startup_options import LabelsMode, StartupOptions, startup_options
 
 
 def options(**environment: str) -> StartupOptions:
-    return startup_options(collect_options({}, environment, OPTIONS))
+    return startup_options(collect_option_values({}, environment, OPTIONS))
 
 
-def test_an_agent_needs_none_of_them() -> None:
+def test_every_option_has_a_default() -> None:
     assert options() == StartupOptions()
     assert StartupOptions().node_label == "nvidia.com/device-plugin.config"
 
 
-def test_every_variable_is_heard() -> None:
+def test_every_variable_is_read() -> None:
     assert options(
         NODE_NAME="node-1",
         POD_NAME="agent-x",
@@ -47,8 +47,10 @@ def test_every_variable_is_heard() -> None:
     assert options(CONFIG_FILE="/c.yaml").config_file == Path("/c.yaml")
 
 
-def test_a_flag_wins_over_its_variable() -> None:
-    given = collect_options({"node-name": "a"}, {"NODE_NAME": "b", "CONFIG_FILE": "/c"}, OPTIONS)
+def test_a_flag_overrides_its_variable() -> None:
+    given = collect_option_values(
+        {"node-name": "a"}, {"NODE_NAME": "b", "CONFIG_FILE": "/c"}, OPTIONS
+    )
     assert startup_options(given).node_name == "a"
     assert startup_options(given).config_file == Path("/c")
 
@@ -69,23 +71,23 @@ def test_a_metrics_address_is_a_host_and_a_port(address: str) -> None:
         ({"GPUSLICE_METRICS_ADDRESS": "::1:80"}, "^GPUSLICE_METRICS_ADDRESS"),
         ({"FALLBACK_STRATEGIES": "first"}, "FALLBACK_STRATEGIES: 'first' .*named, single, empty"),
         ({"GPUSLICE_LABELS": "yes"}, "GPUSLICE_LABELS: 'yes' .*off, file, node-feature, node"),
-        ({"GPUSLICE_LABELS": "node"}, "^GPUSLICE_LABELS: 'node' .*give node-name too"),
+        ({"GPUSLICE_LABELS": "node"}, "^GPUSLICE_LABELS: 'node' .*set node-name"),
         (
             {"CONFIG_FILE": "/c", "CONFIG_FILE_SRCDIR": "/d"},
-            r"^CONFIG_FILE: '/c' .*chosen from /d \(config-file-srcdir\); give only one",
+            r"^CONFIG_FILE: '/c' .*config-file-srcdir is set to /d; set only one",
         ),
     ],
 )
-def test_wrong_options_are_refused(environment: dict[str, str], because: str) -> None:
+def test_invalid_options_are_rejected(environment: dict[str, str], because: str) -> None:
     with pytest.raises(ConfigError, match=because):
         options(**environment)
 
 
-def test_a_wrong_flag_is_told_by_its_own_name() -> None:
+def test_an_invalid_flag_is_named() -> None:
     with pytest.raises(ConfigError, match=r"^metrics-address: '9400' .*use host:port"):
-        startup_options(collect_options({"metrics-address": "9400"}, {}, OPTIONS))
+        startup_options(collect_option_values({"metrics-address": "9400"}, {}, OPTIONS))
 
 
-def test_a_label_must_be_named_where_it_chooses() -> None:
-    with pytest.raises(ConfigError, match=r"node-label: '' .*name the label"):
+def test_the_label_that_chooses_the_configuration_is_required() -> None:
+    with pytest.raises(ConfigError, match=r"node-label: '' .*set the label"):
         StartupOptions(config_dir=Path("/d"), node_name="n", node_label="")

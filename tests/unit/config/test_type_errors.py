@@ -1,4 +1,4 @@
-"""A value of the wrong type: where it is, what it is, and what to write instead."""
+"""Error messages for a value of the wrong type: its key, the value and a remedy."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
-from gpuslice.config.unknown_keys import all_paths
+from gpuslice.config.unknown_keys import all_keys
 
 REPLICAS = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: %s}]}}"
 PLACE = "sharing.timeSlicing.resources[0].replicas"
 NAME = "sharing: {mps: {resources: [{name: gpu, replicas: 2}, {name: %s}]}}"
 
 
-def refusal(text: str, directory: Path) -> str:
+def message(text: str, directory: Path) -> str:
     path = directory / "config.yaml"
     path.write_text(text)
     with pytest.raises(ConfigError) as error:
@@ -28,7 +28,7 @@ def refusal(text: str, directory: Path) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "expected"),
     [
         # A whole number
         (
@@ -69,40 +69,43 @@ def refusal(text: str, directory: Path) -> str:
         # A text
         (
             "flags: {mpsRoot: 5}",
-            'flags.mpsRoot: 5 is not valid: use a text; put it in quotes: "5"',
+            'flags.mpsRoot: 5 is not valid: use a string; put it in quotes: "5"',
         ),
         (
             "flags: {migStrategy: off}",
             (
-                "flags.migStrategy: false is not valid: use a text; "
+                "flags.migStrategy: false is not valid: use a string; "
                 "YAML reads a bare off or no as false; put the word in quotes"
             ),
         ),
         (
             NAME % "on",
             (
-                "sharing.mps.resources[1].name: true is not valid: use a text; "
+                "sharing.mps.resources[1].name: true is not valid: use a string; "
                 "YAML reads a bare on or yes as true; put the word in quotes"
             ),
         ),
         (
             "flags: {migStrategy: [single]}",
-            'flags.migStrategy: ["single"] is not valid: use a text; write single without the list',
+            (
+                'flags.migStrategy: ["single"] is not valid: use a string; '
+                "write single without the list"
+            ),
         ),
-        ("flags: {mpsRoot: {}}", "flags.mpsRoot: {} is not valid: use a text"),
+        ("flags: {mpsRoot: {}}", "flags.mpsRoot: {} is not valid: use a string"),
         # A list
         (
             "resources: {gpus: {pattern: a, name: b}}",
             (
                 'resources.gpus: {"pattern": "a", "name": "b"} is not valid: use a list; '
-                "begin each of its entries with a dash"
+                "start each entry with a dash"
             ),
         ),
         (
             "imex: {channelIDs: 0}",
             "imex.channelIDs: 0 is not valid: use a list; for a list of one, write [0]",
         ),
-        # What would be wrong as an entry too is not advised.
+        # No hint if the value would not be valid as an entry either.
         ("imex: {channelIDs: x}", "imex.channelIDs: 'x' is not valid: use a list"),
         (
             "sharing: {mps: {resources: gpu}}",
@@ -114,7 +117,7 @@ def refusal(text: str, directory: Path) -> str:
         ),
         (
             "flags: {migStrategy: [1]}",
-            "flags.migStrategy: [1] is not valid: use a text",
+            "flags.migStrategy: [1] is not valid: use a string",
         ),
         (
             'imex: {channelIDs: [0, "1"]}',
@@ -125,20 +128,20 @@ def refusal(text: str, directory: Path) -> str:
             "sharing: {memory: {devices: {a: 1}}}",
             (
                 'sharing.memory.devices: {"a": 1} is not valid: '
-                "use a text, a whole number or a list; begin each of its entries with a dash"
+                "use a string, a whole number or a list; start each entry with a dash"
             ),
         ),
         (
             "sharing: {memory: {devices: [0, yes]}}",
             (
-                "sharing.memory.devices[1]: true is not valid: use a text or a whole number; "
+                "sharing.memory.devices[1]: true is not valid: use a string or a whole number; "
                 "YAML reads a bare on or yes as true; put the word in quotes"
             ),
         ),
         (
             "flags: {gfd: {sleepInterval: off}}",
             (
-                "flags.gfd.sleepInterval: false is not valid: use a text or a number; "
+                "flags.gfd.sleepInterval: false is not valid: use a string or a number; "
                 "YAML reads a bare off or no as false; put the word in quotes"
             ),
         ),
@@ -146,51 +149,51 @@ def refusal(text: str, directory: Path) -> str:
         (
             "health: off",
             (
-                "health: false is not valid: write keys with their values here: enabled; "
+                "health: false is not valid: use a section with these keys: enabled; "
                 "YAML reads a bare off or no as false"
             ),
         ),
         (
             "imex: [0]",
             (
-                "imex: [0] is not valid: write keys with their values here: channelIDs, required; "
-                "leave out the dashes or brackets of a list"
+                "imex: [0] is not valid: use a section with these keys: channelIDs, required; "
+                "remove the dashes or brackets of the list"
             ),
         ),
         (
             "sharing: {memory: all}",
             (
-                "sharing.memory: 'all' is not valid: write keys with their values here: "
+                "sharing.memory: 'all' is not valid: use a section with these keys: "
                 "resource, devices, unit, reserve, threads, mps"
             ),
         ),
         (
             "resources: {mig: [small]}",
             (
-                "resources.mig[0]: 'small' is not valid: write keys with their values here: "
+                "resources.mig[0]: 'small' is not valid: use a section with these keys: "
                 "pattern, name, nested"
             ),
         ),
     ],
 )
-def test_a_mismatch_is_told_with_its_place_its_value_and_a_remedy(
-    text: str, told: str, tmp_path: Path
+def test_the_message_has_the_key_the_value_and_a_remedy(
+    text: str, expected: str, tmp_path: Path
 ) -> None:
-    assert refusal(text, tmp_path) == told
+    assert message(text, tmp_path) == f"{tmp_path / 'config.yaml'}: {expected}"
 
 
 @pytest.mark.parametrize(
     "value", [f"[{', '.join(['gpu'] * 99)}]", "&l [*l]", "{? !!timestamp 2001-01-01 : 1}"]
 )
-def test_any_value_can_be_shown_and_a_long_one_is_cut(value: str, tmp_path: Path) -> None:
-    told = refusal(f"flags: {{mpsRoot: {value}}}", tmp_path)
-    assert told.startswith("flags.mpsRoot: ")
-    assert "is not valid: use a text" in told
-    assert len(told) < 300
+def test_any_value_can_be_shown_and_a_long_one_is_shortened(value: str, tmp_path: Path) -> None:
+    found = message(f"flags: {{mpsRoot: {value}}}", tmp_path)
+    assert found.startswith(f"{tmp_path / 'config.yaml'}: flags.mpsRoot: ")
+    assert "is not valid: use a string" in found
+    assert len(found) < 300 + len(str(tmp_path / "config.yaml"))
 
 
-def test_a_number_of_any_length_in_quotes_is_refused(tmp_path: Path) -> None:
-    assert "use a whole number" in refusal(REPLICAS % f'"{"9" * 5000}"', tmp_path)
+def test_a_number_of_any_length_in_quotes_is_rejected(tmp_path: Path) -> None:
+    assert "use a whole number" in message(REPLICAS % f'"{"9" * 5000}"', tmp_path)
 
 
 LISTS = {
@@ -207,7 +210,7 @@ VALUES = st.recursive(
 
 
 def document(path: str, value: object) -> object:
-    """One value at its place in the file, in a list of one entry where the file has a list."""
+    """The value at its key, in a list of one entry where the schema has a list."""
     while path:
         path, _, key = path.rpartition(".")
         value = {key: value}
@@ -217,16 +220,16 @@ def document(path: str, value: object) -> object:
 
 
 @settings(deadline=None)
-@given(path=st.sampled_from(sorted(all_paths(ConfigFile))), value=VALUES)
-def test_whatever_stands_at_a_key_is_never_told_in_the_words_of_a_library(
+@given(path=st.sampled_from(sorted(all_keys(ConfigFile))), value=VALUES)
+def test_no_value_causes_a_message_of_the_library(
     tmp_path_factory: pytest.TempPathFactory, path: str, value: object
 ) -> None:
     file = tmp_path_factory.getbasetemp() / "any.json"
     file.write_text(json.dumps(document(path, value)))
     try:
         load_settings({}, None, file)
-        told = ""
+        found = ""
     except ConfigError as error:
-        told = str(error)
-    assert "Expected `" not in told
-    assert "`$" not in told
+        found = str(error)
+    assert "Expected `" not in found
+    assert "`$" not in found

@@ -1,4 +1,4 @@
-"""Files and links that are replaced as a whole, whatever the last writer left behind."""
+"""Files and links are replaced atomically."""
 
 from __future__ import annotations
 
@@ -40,9 +40,7 @@ def test_it_is_written_only_if_it_differs(tmp_path: Path, write: Write) -> None:
 
 @both
 @pytest.mark.parametrize("kind", ["file", "link"])
-def test_what_a_killed_writer_left_is_in_nobodys_way(
-    tmp_path: Path, write: Write, kind: str
-) -> None:
+def test_the_draft_of_a_killed_writer_is_replaced(tmp_path: Path, write: Write, kind: str) -> None:
     path, other = tmp_path / "it", tmp_path / "other"
     other.write_text("somebody else's")
     draft = tmp_path / ".it.tmp"
@@ -57,7 +55,7 @@ def test_what_a_killed_writer_left_is_in_nobodys_way(
 
 
 @both
-def test_what_cannot_be_written_leaves_nothing_behind(tmp_path: Path, write: Write) -> None:
+def test_a_failed_write_leaves_no_draft(tmp_path: Path, write: Write) -> None:
     path = tmp_path / "it"
     path.mkdir()
     with pytest.raises(IsADirectoryError):

@@ -1,4 +1,4 @@
-"""A directory under watch."""
+"""Watching a directory."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ import pytest
 
 from gpuslice.files.directory_watch import watch_directory
 
-# On a busy machine even what happens at once takes its time.
+# A busy machine may take this long for what happens at once.
 SOON = 60.0
 NEVER = 10 * SOON
 LATER = 0.2
 
 
-async def is_told(
+async def is_reported(
     directory: Path, act: Callable[[], object], only: str | None = None, within: float = SOON
 ) -> bool:
-    """Whether what was done is noticed."""
-    told = asyncio.Event()
+    """Whether the watch reports what `act` does."""
+    changed = asyncio.Event()
     watching = asyncio.create_task(
-        watch_directory(directory, told.set, only, look_anyway_seconds=NEVER)
+        watch_directory(directory, changed.set, only, resync_seconds=NEVER)
     )
-    await asyncio.wait_for(told.wait(), SOON)
+    await asyncio.wait_for(changed.wait(), SOON)
     await asyncio.sleep(LATER)
-    told.clear()
+    changed.clear()
     act()
     try:
-        await asyncio.wait_for(told.wait(), within)
+        await asyncio.wait_for(changed.wait(), within)
     except TimeoutError:
         return False
     finally:
@@ -42,7 +42,7 @@ async def is_told(
 
 
 @pytest.mark.parametrize("what", ["made", "written", "removed", "renamed", "linked", "retouched"])
-def test_every_change_in_the_directory_is_told(tmp_path: Path, what: str) -> None:
+def test_every_change_in_the_directory_is_reported(tmp_path: Path, what: str) -> None:
     file = tmp_path / "file"
     if what not in ("made", "linked"):
         file.write_text("old")
@@ -54,34 +54,36 @@ def test_every_change_in_the_directory_is_told(tmp_path: Path, what: str) -> Non
         "linked": lambda: file.symlink_to("elsewhere"),
         "retouched": lambda: file.chmod(0o600),
     }
-    assert asyncio.run(is_told(tmp_path, acts[what]))
+    assert asyncio.run(is_reported(tmp_path, acts[what]))
 
 
-@pytest.mark.parametrize(("name", "told"), [("file", True), ("..data", True), ("other", False)])
-def test_of_a_busy_directory_only_one_file_matters(tmp_path: Path, name: str, told: bool) -> None:
-    within = SOON if told else 1.0
-    assert asyncio.run(is_told(tmp_path, (tmp_path / name).touch, "file", within)) is told
+@pytest.mark.parametrize(("name", "changed"), [("file", True), ("..data", True), ("other", False)])
+def test_of_a_busy_directory_only_one_file_matters(
+    tmp_path: Path, name: str, changed: bool
+) -> None:
+    within = SOON if changed else 1.0
+    assert asyncio.run(is_reported(tmp_path, (tmp_path / name).touch, "file", within)) is changed
 
 
-def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None:
+def test_a_directory_that_is_created_again_is_watched_again(tmp_path: Path) -> None:
     directory = tmp_path / "plugins"
     directory.mkdir()
 
     async def scenario() -> None:
-        told = asyncio.Event()
+        changed = asyncio.Event()
         watching = asyncio.create_task(
-            watch_directory(directory, told.set, look_anyway_seconds=NEVER)
+            watch_directory(directory, changed.set, resync_seconds=NEVER)
         )
-        await asyncio.wait_for(told.wait(), SOON)
+        await asyncio.wait_for(changed.wait(), SOON)
         directory.rename(tmp_path / "old")
-        told.clear()
-        await asyncio.wait_for(told.wait(), SOON)
+        changed.clear()
+        await asyncio.wait_for(changed.wait(), SOON)
         directory.mkdir()
-        # Polling ends with the first look at the new directory.
+        # Polling ends when the new directory is watched.
         await asyncio.sleep(1.0)
-        told.clear()
+        changed.clear()
         (directory / "kubelet.sock").touch()
-        await asyncio.wait_for(told.wait(), SOON)
+        await asyncio.wait_for(changed.wait(), SOON)
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -91,9 +93,9 @@ def test_a_directory_that_is_made_anew_is_followed(tmp_path: Path) -> None:
 
 def test_a_directory_that_is_missing_is_polled(tmp_path: Path) -> None:
     async def scenario() -> None:
-        told = asyncio.Event()
-        watching = asyncio.create_task(watch_directory(tmp_path / "missing", told.set))
-        await asyncio.wait_for(told.wait(), SOON)
+        changed = asyncio.Event()
+        watching = asyncio.create_task(watch_directory(tmp_path / "missing", changed.set))
+        await asyncio.wait_for(changed.wait(), SOON)
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching
@@ -104,8 +106,8 @@ def test_a_directory_that_is_missing_is_polled(tmp_path: Path) -> None:
 def test_a_watch_needs_no_thread_and_leaves_no_descriptor(tmp_path: Path) -> None:
     async def scenario() -> None:
         for _ in range(20):
-            assert await is_told(tmp_path, (tmp_path / "file").touch)
-        # Of other tests there may be some that are just ending.
+            assert await is_reported(tmp_path, (tmp_path / "file").touch)
+        # Threads of other tests may end meanwhile.
         assert set(threading.enumerate()) <= threads
         assert inotify_instances() <= instances
 
@@ -121,20 +123,20 @@ def inotify_instances() -> int:
     return found
 
 
-def test_a_busy_directory_is_looked_at_now_and_then_nevertheless(tmp_path: Path) -> None:
+def test_a_busy_directory_is_resynced_although_its_events_are_ignored(tmp_path: Path) -> None:
     async def scenario() -> None:
-        told = asyncio.Event()
+        changed = asyncio.Event()
         watching = asyncio.create_task(
-            watch_directory(tmp_path, told.set, only="file", look_anyway_seconds=1.0)
+            watch_directory(tmp_path, changed.set, only="file", resync_seconds=1.0)
         )
-        await asyncio.wait_for(told.wait(), SOON)
-        told.clear()
+        await asyncio.wait_for(changed.wait(), SOON)
+        changed.clear()
         for number in range(35):
             (tmp_path / f"other-{number}").touch()
             await asyncio.sleep(0.2)
-            if told.is_set():
+            if changed.is_set():
                 break
-        assert told.is_set()
+        assert changed.is_set()
         watching.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await watching

@@ -1,4 +1,4 @@
-"""Paths in a driver root mean what they mean to the processes whose root it is."""
+"""Paths below a root have the meaning that they have for processes with that root."""
 
 from __future__ import annotations
 
@@ -30,12 +30,21 @@ def test_links_are_followed_inside_the_root_only(tree: Tree) -> None:
     assert tree.resolve("/etc/out") is None
 
 
-def test_a_file_that_two_paths_lead_to_is_one_file(tree: Tree) -> None:
+def test_linked_directories_are_followed_inside_the_root_only(tree: Tree) -> None:
+    tree.at("/etc").mkdir()
+    tree.at("/etc/passwd").touch()
+    tree.at("/escape").symlink_to("../../../../etc")
+    assert tree.resolve("lib64/libcuda.so.570.1") == "/usr/lib64/libcuda.so.570.1"
+    assert tree.resolve("/lib64/../lib64/libcuda.so.570.1") == "/usr/lib64/libcuda.so.570.1"
+    assert tree.resolve("/escape/passwd") == "/etc/passwd"
+
+
+def test_a_file_with_two_paths_is_listed_once(tree: Tree) -> None:
     paths = [f"/{place}/libcuda.so.570.1" for place in ("usr/lib64", "lib64")]
     assert tree.resolved(paths) == ["/usr/lib64/libcuda.so.570.1"]
 
 
-def test_links_that_lead_nowhere_lead_nowhere(tree: Tree) -> None:
+def test_a_link_without_a_target_is_not_resolved(tree: Tree) -> None:
     tree.at("/loop").symlink_to("loop")
     tree.at("/gone").symlink_to("missing")
     assert tree.resolve("/loop") is None

@@ -1,4 +1,4 @@
-"""What belongs to a driver, wherever distributions put it."""
+"""The files of a driver, in the directories of all distributions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The name under which the loader knows a library."""
+"""The soname of a library."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_the_name_is_found_in_the_dynamic_table(name: str) -> None:
     assert soname(io.BytesIO(library(name))) == name
 
 
-def test_a_library_may_have_no_name() -> None:
+def test_a_library_may_have_no_soname() -> None:
     assert soname(io.BytesIO(library(None))) is None
 
 

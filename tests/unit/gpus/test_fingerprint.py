@@ -17,7 +17,7 @@ fingerprints = st.builds(
         st.sampled_from(["GPU-a", "GPU-b"]),
         st.none() | st.lists(st.tuples(st.integers(0, 6), st.just("MIG-1"))).map(tuple),
     ),
-    awake=st.frozensets(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 2))),
+    recovered=st.frozensets(st.tuples(st.integers(0, 2), st.none() | st.integers(0, 2))),
 )
 
 
@@ -37,7 +37,9 @@ fingerprints = st.builds(
         ),
     ],
 )
-def test_hot_plug_and_drivers_are_told(functions: dict[str, str], told: tuple[str, ...]) -> None:
+def test_hot_plug_and_changes_of_drivers_are_described(
+    functions: dict[str, str], told: tuple[str, ...]
+) -> None:
     assert changes(Fingerprint(HERE), Fingerprint(functions)) == told
 
 
@@ -45,22 +47,25 @@ def test_hot_plug_and_drivers_are_told(functions: dict[str, str], told: tuple[st
     ("before", "now", "told"),
     [
         (None, None, ()),
-        (None, ((0, "MIG-1"),), ("MIG of GPU-a was switched on",)),
-        (((0, "MIG-1"),), None, ("MIG of GPU-a was switched off",)),
+        (None, ((0, "MIG-1"),), ("MIG of GPU-a was enabled",)),
+        (((0, "MIG-1"),), None, ("MIG of GPU-a was disabled",)),
         (((0, "MIG-1"),), (), ("the MIG devices of GPU-a changed",)),
         (((0, "MIG-1"),), ((0, "MIG-2"),), ("the MIG devices of GPU-a changed",)),
     ],
 )
-def test_mig_is_told(before: Layout, now: Layout, told: tuple[str, ...]) -> None:
+def test_changes_of_mig_are_described(before: Layout, now: Layout, told: tuple[str, ...]) -> None:
     assert changes(Fingerprint(mig={"GPU-a": before}), Fingerprint(mig={"GPU-a": now})) == told
 
 
-def test_what_answers_again_is_told_once() -> None:
-    woken = Fingerprint(awake=frozenset({(1, None), (2, 3)}))
-    assert changes(Fingerprint(), woken) == ("GPU 1 answers again", "GPU 2:3 answers again")
-    assert changes(woken, woken) == changes(woken, Fingerprint()) == ()
+def test_a_device_that_answers_again_is_described_once() -> None:
+    recovered = Fingerprint(recovered=frozenset({(1, None), (2, 3)}))
+    assert changes(Fingerprint(), recovered) == (
+        "GPU 1 answers again",
+        "MIG device 2:3 answers again",
+    )
+    assert changes(recovered, recovered) == changes(recovered, Fingerprint()) == ()
 
 
 @given(fingerprints)
-def test_nothing_happened_between_equal_looks(fingerprint: Fingerprint) -> None:
+def test_equal_fingerprints_have_no_changes(fingerprint: Fingerprint) -> None:
     assert changes(fingerprint, fingerprint) == ()

@@ -1,14 +1,35 @@
 from __future__ import annotations
 
 from gpuslice.config.settings import HealthSettings
-from gpuslice.gpus.health import HealthWatch, Trouble
+from gpuslice.config.timing import Timing
+from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.health import HealthWatch
 from gpuslice.gpus.nvml import Nvml
+from gpuslice.slicing.notice import Notice
 
 
-def test_a_machine_whose_gpus_have_no_identity_is_not_watched() -> None:
-    """Its driver may know no events at all, which must not make the stand-in unhealthy."""
-    troubles: list[Trouble] = []
-    watch = HealthWatch(Nvml(), {}, troubles.append, HealthSettings())
+class RecordingReporter:
+    def __init__(self) -> None:
+        self.starts = 0
+        self.faults: list[Fault] = []
+        self.notices: list[Notice] = []
+
+    def watch_started(self) -> None:
+        self.starts += 1
+
+    def fault(self, fault: Fault) -> None:
+        self.faults.append(fault)
+
+    def notice(self, notice: Notice) -> None:
+        self.notices.append(notice)
+
+
+def test_placeholders_for_gpus_are_not_watched() -> None:
+    """The driver of such a machine may have no events, which is no fault of the placeholder."""
+    reporter = RecordingReporter()
+    watch = HealthWatch(Nvml(), {}, HealthSettings(), reporter, Timing())
     watch.start()
     assert watch.stop()
-    assert troubles == []
+    assert reporter.starts == 1
+    assert reporter.faults == []
+    assert reporter.notices == []

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.gpus.library import find_nvml, resolve_within
+from gpuslice.gpus.library import find_nvml
 
 
 def put(root: Path, path: str) -> Path:
@@ -23,9 +23,13 @@ def put(root: Path, path: str) -> Path:
         "lib64",
         "lib/x86_64-linux-gnu",
         "lib/aarch64-linux-gnu",
+        "usr/lib/x86_64-linux-gnu/nvidia/current",
+        "usr/lib",
     ],
 )
-def test_the_library_is_found_where_distributions_put_it(directory: str, tmp_path: Path) -> None:
+def test_the_library_is_found_where_distributions_install_it(
+    directory: str, tmp_path: Path
+) -> None:
     file = put(tmp_path, f"{directory}/libnvidia-ml.so.570.1")
     (file.parent / "libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.570.1")
     assert find_nvml(tmp_path) == file
@@ -40,24 +44,18 @@ def test_absolute_links_stay_within_the_driver_root(tmp_path: Path) -> None:
 
 
 def test_a_linked_directory_is_followed(tmp_path: Path) -> None:
-    file = put(tmp_path, "usr/lib64/libnvidia-ml.so.1")
-    (tmp_path / "lib64").symlink_to("usr/lib64")
-    assert resolve_within(tmp_path, Path("lib64/libnvidia-ml.so.1")) == file
-    assert resolve_within(tmp_path, Path("/lib64/../lib64/libnvidia-ml.so.1")) == file
+    file = put(tmp_path, "opt/driver/libnvidia-ml.so.1")
+    (tmp_path / "lib64").symlink_to("opt/driver")
+    assert find_nvml(tmp_path) == file
 
 
-def test_no_link_leads_out_of_the_root(tmp_path: Path) -> None:
-    (tmp_path / "escape").symlink_to("../../../../etc")
-    assert resolve_within(tmp_path, Path("escape/passwd")) == tmp_path / "etc" / "passwd"
-
-
-def test_links_in_a_circle_lead_nowhere(tmp_path: Path) -> None:
+def test_a_link_that_refers_to_itself_is_no_library(tmp_path: Path) -> None:
     (tmp_path / "usr" / "lib64").mkdir(parents=True)
     (tmp_path / "usr/lib64/libnvidia-ml.so.1").symlink_to("libnvidia-ml.so.1")
     assert find_nvml(tmp_path) is None
 
 
-def test_without_a_driver_root_the_loader_decides(tmp_path: Path) -> None:
+def test_without_a_driver_root_the_library_is_loaded_by_name(tmp_path: Path) -> None:
     assert find_nvml(tmp_path / "absent") is None
     assert find_nvml(tmp_path) is None
     assert find_nvml(Path("/")) is None

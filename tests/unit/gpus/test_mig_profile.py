@@ -40,7 +40,7 @@ def test_a_compute_instance_that_is_smaller_than_its_gpu_instance_is_named_first
     ("number", "suffix"),
     [(0, ""), (4, ""), (7, "+me"), (9, ""), (10, "+gfx"), (13, "-me"), (15, "+me.all"), (99, "")],
 )
-def test_special_profiles_say_what_is_special(number: int, suffix: str) -> None:
+def test_special_profiles_have_a_suffix(number: int, suffix: str) -> None:
     assert suffix_of_profile(number) == suffix
     assert name_of_profile(1, 1, 9984, 81559 * MIB, suffix) == f"1g.10gb{suffix}"
 
@@ -57,7 +57,7 @@ def test_special_profiles_say_what_is_special(number: int, suffix: str) -> None:
         ("", ""),
     ],
 )
-def test_the_name_of_a_device_tells_what_is_special_about_it(name: str, suffix: str) -> None:
+def test_the_suffix_is_read_from_the_name_of_the_device(name: str, suffix: str) -> None:
     assert suffix_in_name(name) == suffix
 
 

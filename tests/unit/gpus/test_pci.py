@@ -36,7 +36,7 @@ def test_a_machine_without_pci_has_no_functions(tmp_path: Path) -> None:
     assert gpu_functions(tmp_path) == {}
 
 
-def test_a_function_that_vanishes_under_the_eye_is_no_gpu(tmp_path: Path) -> None:
+def test_a_function_that_is_removed_while_it_is_read_is_not_a_gpu(tmp_path: Path) -> None:
     (function(tmp_path, "0000:3b:00.0") / "class").unlink()
     assert gpu_functions(tmp_path) == {}
 

@@ -50,7 +50,7 @@ def test_what_can_be_fatal_is_watched(settings: HealthSettings, xid: int) -> Non
         assert not is_fatal(xid, settings)
 
 
-def test_nothing_is_watched_when_nothing_could_be_fatal() -> None:
+def test_nothing_is_watched_if_no_xid_can_be_fatal() -> None:
     assert is_watched(HealthSettings())
     assert is_watched(HealthSettings(ignore_all=True, fatal=frozenset({48})))
     assert is_watched(HealthSettings(ignore_all=True, fatal=None))

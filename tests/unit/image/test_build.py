@@ -94,7 +94,9 @@ def test_a_program_that_fails_is_named_with_its_words_and_the_remedy() -> None:
 
 def test_a_program_that_may_not_be_started_is_named_with_the_remedy(tmp_path: Path) -> None:
     (tmp_path / "tool").write_text("")
-    with pytest.raises(ImageBuildError, match=r"tool … does not start \(Permission denied\): move"):
+    with pytest.raises(
+        ImageBuildError, match=r"tool … cannot be started \(Permission denied\): move"
+    ):
         run([tmp_path / "tool"], remedy="move it")
 
 
@@ -108,6 +110,6 @@ def test_the_command_says_in_one_sentence_what_it_lacks(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("the image is made of Debian packages, but apt-get")
+    assert done.stderr.startswith("the image consists of Debian packages, but apt-get")
     assert len(done.stderr.splitlines()) == 1
     assert not (tmp_path / "image.tar").exists()

@@ -31,7 +31,7 @@ def test_packages_are_read_from_what_apt_would_fetch() -> None:
 
 
 def test_package_lists_that_know_nothing_are_to_be_refreshed() -> None:
-    with pytest.raises(ImageBuildError, match=r"names no packages: refresh .* apt-get update"):
+    with pytest.raises(ImageBuildError, match=r"lists no packages: refresh .* apt-get update"):
         parse_uris("")
 
 

@@ -178,7 +178,7 @@ def test_a_device_has_no_place_in_an_image() -> None:
         device = tarfile.TarInfo("dev/null")
         device.type = tarfile.CHRTYPE
         tar.addfile(device)
-    with pytest.raises(ImageBuildError, match="dev/null is no file, directory or link"):
+    with pytest.raises(ImageBuildError, match="dev/null is not a file, directory or link"):
         read_archive(buffer.getvalue())
 
 
@@ -193,7 +193,7 @@ def test_long_names_and_unusual_letters_survive() -> None:
 def test_a_name_that_an_engine_would_complete_or_refuse_is_refused(
     tmp_path: Path, name: str
 ) -> None:
-    with pytest.raises(ImageBuildError, match=f"'{name}' is not fully qualified: write it as host"):
+    with pytest.raises(ImageBuildError, match=f"'{name}' is not fully qualified: use host"):
         write_image(name, SETTINGS, [plain_layer(TREE)], tmp_path / "a.tar")
     assert not (tmp_path / "a.tar").exists()
 

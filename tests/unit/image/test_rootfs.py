@@ -10,8 +10,8 @@ from deploy.image.rootfs import (
     bundle_certificates,
     choose,
     is_kept,
+    licences,
     own_entries,
-    papers,
     python_of,
 )
 from deploy.image.tree import Directory, Entry, File, Link
@@ -88,7 +88,9 @@ def test_the_release_decides_on_the_version_of_python() -> None:
 
 def test_a_release_with_an_old_python_is_refused() -> None:
     tree = {"usr/bin/python3": Link("python3.9")}
-    with pytest.raises(ImageBuildError, match=r"has python3\.9, and gpuslice needs 3\.11 or newer"):
+    with pytest.raises(
+        ImageBuildError, match=r"has python3\.9, and gpuslice requires 3\.11 or newer"
+    ):
         python_of(tree, (3, 11))
 
 
@@ -121,7 +123,7 @@ def test_licences_of_what_is_taken_are_taken_too_wherever_they_are() -> None:
         target: {"usr/share/doc/gcc-12-base/copyright": File(b"GPL")},
         package("dpkg"): {"usr/share/doc/dpkg/copyright": File(b"GPL")},
     }
-    assert papers(packages, [own, pointing]) == {
+    assert licences(packages, [own, pointing]) == {
         "usr/share/doc/zlib1g/copyright": File(b"zlib"),
         "usr/share/doc/libgcc-s1": Link("gcc-12-base"),
         "usr/share/doc/gcc-12-base/copyright": File(b"GPL"),

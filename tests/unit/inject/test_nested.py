@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
+from gpuslice.inject.edits import ContainerEdits, Mount
 from gpuslice.inject.nested import gpu_env, nested
 from gpuslice.inject.visible import Host
-from gpuslice.kubelet.answer import ContainerAnswer, Mount
-from gpuslice.slicing.allocated_devices import apply_allotment, parse_allotment
+from gpuslice.slicing.allocated_devices import allocated_gpus, parse_allocated_devices
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.gpu import Gpu
 from tests.unit.slicing.strategies import nodes
@@ -24,7 +24,7 @@ HOST = Host(
 )
 
 
-def answer_for(settings: ContainerSettings, *devices: Device) -> tuple[ContainerAnswer, list[str]]:
+def answer_for(settings: ContainerSettings, *devices: Device) -> tuple[ContainerEdits, list[str]]:
     kept: list[str] = []
 
     def keep(text: str) -> str:
@@ -36,7 +36,7 @@ def answer_for(settings: ContainerSettings, *devices: Device) -> tuple[Container
 
 def test_the_container_sees_all_gpus_and_is_told_its_own_by_variable_and_file() -> None:
     answer, kept = answer_for(ContainerSettings(), C, A)
-    assert answer == ContainerAnswer(
+    assert answer == ContainerEdits(
         env={
             "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d",
             "NVIDIA_ALLOCATED_DEVICES": "GPU-c,GPU-a",
@@ -87,6 +87,6 @@ def test_the_inner_agent_keeps_exactly_what_the_outer_one_allotted(
 ) -> None:
     own = data.draw(st.lists(st.sampled_from(gpus), min_size=1, unique=True))
     text = gpu_env(whole(gpu).uuid for gpu in own)
-    kept = apply_allotment(gpus, parse_allotment(text))
+    kept = allocated_gpus(gpus, parse_allocated_devices(text))
     assert set(kept) == set(own)
     assert list(kept) == [gpu for gpu in gpus if gpu in own]

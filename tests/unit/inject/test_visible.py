@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
-from gpuslice.inject.mps import LimitKey
-from gpuslice.inject.replicas import mps_replica
+from gpuslice.inject.edits import ContainerEdits, DeviceNode, Mount, merged
+from gpuslice.inject.mps import LimitKey, mps_client
 from gpuslice.inject.visible import Host, visible
-from gpuslice.kubelet.answer import ContainerAnswer, DeviceNode, Mount, merged
+from gpuslice.mps.daemons import Daemon
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.limits import Limits
@@ -32,6 +32,12 @@ HOST = Host(
     control_nodes=CONTROL,
     cdi_names={d.uuid: f"{OURS}/gpu={d.uuid}" for d in (GPU_A, GPU_B, MIG_C)},
 )
+DAEMON = Daemon(
+    "nvidia.com/gpu.shared",
+    "/mps/nvidia.com/gpu.shared/pipe",
+    "/run/nvidia/mps/nvidia.com/gpu.shared/pipe",
+    "/run/nvidia/mps/shm",
+)
 CDI_KINDS = {DeviceList.CDI_ANNOTATIONS, DeviceList.CDI_CRI}
 
 
@@ -42,12 +48,12 @@ def settings(*device_list: DeviceList, **changes: object) -> ContainerSettings:
 
 def test_a_gpu_is_listed_in_the_variable() -> None:
     answer = visible([GPU_A], settings(), HOST)
-    assert answer == ContainerAnswer({"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
+    assert answer == ContainerEdits({"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
 
 
 def test_two_replicas_of_a_gpu_list_it_once() -> None:
     answer = visible([GPU_A, GPU_A], settings(), HOST)
-    assert answer == ContainerAnswer({"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
+    assert answer == ContainerEdits({"NVIDIA_VISIBLE_DEVICES": "GPU-a"})
 
 
 def test_indices_and_device_nodes_of_a_driver_in_a_container() -> None:
@@ -57,11 +63,10 @@ def test_indices_and_device_nodes_of_a_driver_in_a_container() -> None:
         driver_root="/run/nvidia/driver",
         dev_root="/run/nvidia/driver",
     )
-    assert visible([GPU_A], chosen, HOST) == ContainerAnswer(
+    assert visible([GPU_A], chosen, HOST) == ContainerEdits(
         env={"NVIDIA_VISIBLE_DEVICES": "0"},
         devices=tuple(
-            DeviceNode(f"/run/nvidia/driver{path}", path, "rw")
-            for path in (*CONTROL, "/dev/nvidia0")
+            DeviceNode(f"/run/nvidia/driver{path}", path) for path in (*CONTROL, "/dev/nvidia0")
         ),
     )
 
@@ -69,7 +74,7 @@ def test_indices_and_device_nodes_of_a_driver_in_a_container() -> None:
 def test_a_list_by_mounts_names_imex_channels_too() -> None:
     host = replace(HOST, imex_channels=(0,))
     place = "/var/run/nvidia-container-devices"
-    assert visible([GPU_A], settings(DeviceList.VOLUME_MOUNTS), host) == ContainerAnswer(
+    assert visible([GPU_A], settings(DeviceList.VOLUME_MOUNTS), host) == ContainerEdits(
         env={"NVIDIA_VISIBLE_DEVICES": place},
         mounts=(
             Mount("/dev/null", f"{place}/GPU-a"),
@@ -86,24 +91,18 @@ def test_cdi_annotations_name_the_gpu_and_gpudirect_storage() -> None:
     assert prefix == "cdi.k8s.io/nvidia-device-plugin"
     assert len(suffix) == 36
     assert value == f"{OURS}/gpu=GPU-a,{OURS}/gds=all"
-    assert answer == ContainerAnswer({"NVIDIA_GDS": "enabled"}, annotations={key: value})
+    assert answer == ContainerEdits({"NVIDIA_GDS": "enabled"}, annotations={key: value})
 
 
 def test_cdi_through_the_kubelet_and_an_mps_replica_under_another_name() -> None:
     answer = merged(
         [
             visible([GPU_A], settings(DeviceList.CDI_CRI), HOST),
-            mps_replica(
-                "nvidia.com/gpu.shared",
-                "GPU-a",
-                Limits(4096, 10),
-                "/run/nvidia/mps",
-                LimitKey.UUID,
-            ),
+            mps_client("GPU-a", Limits(4096, 10), DAEMON, LimitKey.UUID),
         ]
     )
     pipe = "/mps/nvidia.com/gpu.shared/pipe"
-    assert answer == ContainerAnswer(
+    assert answer == ContainerEdits(
         env={
             "CUDA_MPS_PIPE_DIRECTORY": pipe,
             # What NVIDIA leaves to the daemon, which counts it for all containers alike.

@@ -1,15 +1,14 @@
-"""Nodes to label, and their labels without the domain that most of them share."""
+"""Nodes, and their labels without the domain nvidia.com."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
 
-from gpuslice.config.settings import ContainerSettings, MemorySettings, Settings
+from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.gpus.node_facts import NodeFacts
+from gpuslice.labels.collect import pools_or_none
 from gpuslice.labels.labels import labels_of
-from gpuslice.slicing.catalogue import Catalogue, catalogue
-from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.rules import DEFAULT_NAME, ReplicaRule, Rules, SharingStrategy
 
@@ -47,21 +46,12 @@ def labels(
     gpus: Sequence[Gpu],
     rules: Rules | None = None,
     facts: NodeFacts = FACTS,
-    memory: MemorySettings | None = None,
     timestamp: int | None = None,
 ) -> dict[str, str]:
-    """Those of nvidia.com by what follows the domain, the others by their whole key."""
+    """Labels of nvidia.com without the domain, all others by their full key."""
     settings = Settings(
         rules=rules or Rules(),
-        memory=memory or MemorySettings(),
         containers=ContainerSettings(mps_root="/run/nvidia/mps"),
     )
-    found = labels_of(facts, gpus, _offered(gpus, settings.rules), settings, timestamp)
+    found = labels_of(facts, gpus, pools_or_none(gpus, settings), settings, timestamp)
     return {key.removeprefix("nvidia.com/"): value for key, value in found.items()}
-
-
-def _offered(gpus: Sequence[Gpu], rules: Rules) -> Catalogue | None:
-    try:
-        return catalogue(gpus, rules)
-    except SlicingError:
-        return None

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gpuslice.labels.label_options import PUBLISHING_OPTIONS
-from gpuslice.slicing.rules import ALL, MigStrategy, Rules
+from gpuslice.slicing.rules import MemoryRule, MigStrategy, Rules
 
 from .nodes import A100, SMALL, T4, cut, labels, several
 
@@ -32,7 +32,7 @@ def test_every_option_is_documented() -> None:
 def test_every_label_is_documented() -> None:
     first, second = several(A100, 2)
     found = [
-        *labels([T4], Rules(memory=ALL), timestamp=1),
+        *labels([T4], Rules(memory=MemoryRule()), timestamp=1),
         *labels([cut(first, SMALL), second], Rules(mig_strategy=MigStrategy.MIXED)),
     ]
     for key in found:

@@ -1,12 +1,13 @@
-"""What the labels tell beyond NVIDIA's."""
+"""Labels in addition to NVIDIA's."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuslice.config.settings import MemorySettings
+import pytest
+
 from gpuslice.slicing.rules import (
-    ALL,
+    MemoryRule,
     MigStrategy,
     NameRule,
     ReplicaRule,
@@ -24,7 +25,7 @@ def own(found: dict[str, str], part: str) -> dict[str, str]:
     return {k.removeprefix(prefix): v for k, v in found.items() if k.startswith(prefix)}
 
 
-def test_every_model_is_told() -> None:
+def test_every_model_has_labels() -> None:
     found = labels([*several(T4, 2), cut(several(A100, 1, 2)[0], SMALL)])
     assert own(found, "gpu") == {
         "NVIDIA-A100-SXM4-40GB.compute": "8.0",
@@ -42,7 +43,7 @@ def test_every_model_is_told() -> None:
     }
 
 
-def test_every_resource_is_told_by_its_own_name() -> None:
+def test_every_resource_has_labels_with_its_name() -> None:
     rules = Rules(
         gpus=(NameRule("*A100*", "example.com/big"), NameRule("*", "nvidia.com/gpu")),
         replicas=(
@@ -69,9 +70,9 @@ def test_every_resource_is_told_by_its_own_name() -> None:
     }
 
 
-def test_memory_units_are_told_with_what_holds_containers_to_them() -> None:
-    memory = MemorySettings(unit=MemoryUnit(512), reserve_mib=256, mps_pipe="/run/mps")
-    found = labels(several(T4, 2), Rules(memory=ALL), memory=memory)
+def test_memory_units_have_labels_with_their_size_and_limits() -> None:
+    memory = MemoryRule(unit=MemoryUnit(512), reserve_mib=256, limited=True)
+    found = labels(several(T4, 2), Rules(memory=memory))
     assert found["gpu.sharing-strategy"] == "memory"
     assert found["gpu.replicas"] == "0"
     assert found["gpu.product"] == "Tesla-T4"
@@ -90,12 +91,12 @@ def test_memory_units_are_told_with_what_holds_containers_to_them() -> None:
 
 
 def test_memory_units_without_mps_have_no_limits() -> None:
-    found = labels([T4], Rules(memory=ALL))
+    found = labels([T4], Rules(memory=MemoryRule()))
     assert own(found, "memory")["limits"] == "none"
     assert own(found, "memory")["unit"] == "GiB"
 
 
-def test_rules_that_do_not_fit_the_node_offer_nothing() -> None:
+def test_rules_that_do_not_fit_the_node_advertise_nothing() -> None:
     rules = Rules(
         replicas=tuple(
             ReplicaRule(strategy, "nvidia.com/gpu", 2, devices=Selection(references=(index,)))
@@ -108,21 +109,27 @@ def test_rules_that_do_not_fit_the_node_offer_nothing() -> None:
     assert found["mps.capable"] == "false"
 
 
-def test_memory_that_the_agent_would_not_offer_is_not_counted() -> None:
+def test_gpus_that_are_selected_for_memory_and_skipped_are_not_advertised() -> None:
     old = replace(T4, uuid="GPU-p4", index=1, minor=1, name="Tesla P4", compute_capability=(6, 1))
     small = replace(T4, uuid="GPU-small", index=2, minor=2, memory_mib=512)
-    limited = labels(
-        [T4, old, small], Rules(memory=ALL), memory=MemorySettings(mps_pipe="/run/mps")
-    )
+    limited = labels([T4, old, small], Rules(memory=MemoryRule(limited=True)))
     assert own(limited, "resource")["aliyun.com_gpu-mem.devices"] == "1"
     assert own(limited, "resource")["aliyun.com_gpu-mem.capacity"] == "15"
-    counted = labels([T4, old, small], Rules(memory=ALL))
+    assert own(limited, "gpu")["Tesla-P4.count"] == "1"
+    assert own(limited, "gpu")["Tesla-P4.replicas"] == "0"
+    assert own(limited, "gpu")["Tesla-P4.sharing"] == "none"
+    counted = labels([T4, old, small], Rules(memory=MemoryRule()))
     assert own(counted, "resource")["aliyun.com_gpu-mem.devices"] == "2"
+    assert own(counted, "gpu")["Tesla-P4.sharing"] == "memory"
 
 
-def test_gpus_cut_by_memory_do_not_spoil_the_layout_of_the_others() -> None:
-    gpus = [replace(A100, uuid="GPU-x"), cut(replace(A100, index=1), SMALL, SMALL)]
-    rules = Rules(mig_strategy=MigStrategy.SINGLE, memory=Selection(references=("0",)))
-    found = labels(gpus, rules)
+@pytest.mark.parametrize("capability", [(8, 0), (6, 1)], ids=["sliced", "skipped"])
+def test_gpus_that_are_selected_for_memory_do_not_affect_the_mig_layout(
+    capability: tuple[int, int],
+) -> None:
+    first = replace(A100, uuid="GPU-x", compute_capability=capability)
+    gpus = [first, cut(replace(A100, index=1), SMALL, SMALL)]
+    memory = MemoryRule(Selection(references=("0",)), limited=True)
+    found = labels(gpus, Rules(mig_strategy=MigStrategy.SINGLE, memory=memory))
     assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
     assert found["gpu.count"] == "2"

@@ -1,4 +1,4 @@
-"""Whatever the hardware calls itself, the API server accepts the labels."""
+"""The API server accepts the labels of any hardware."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def test_every_label_is_valid(name: str, other: str, machine: str, version: str,
             assert is_ours(key), key
 
 
-def test_words_lose_what_no_label_may_have() -> None:
+def test_words_drop_characters_that_a_label_cannot_contain() -> None:
     assert words("NVIDIA  GeForce® RTX (TM) 4090") == "NVIDIA-GeForce-RTX-TM-4090"
 
 
-def test_a_long_model_gives_way_to_what_was_made_of_it() -> None:
+def test_a_long_model_is_cut_and_its_suffixes_are_not() -> None:
     name = product(LONG, "MIG", "1g.24gb", "SHARED")
     assert name == "NVIDIA-RTX-PRO-6000-Blackwell-Max-Q-Workstat-MIG-1g.24gb-SHARED"
     assert len(name) == 63

@@ -1,4 +1,4 @@
-"""Row by row, what NVIDIA's feature discovery tells of a node."""
+"""The labels of NVIDIA's feature discovery."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def test_labels_come_in_the_order_of_their_keys() -> None:
     assert list(found) == sorted(found, key=lambda key: key if "/" in key else f"nvidia.com/{key}")
 
 
-def test_a_node_without_gpus_tells_only_what_is_known_without_them() -> None:
+def test_a_node_without_gpus_has_only_labels_that_need_no_gpu() -> None:
     assert labels([], timestamp=1700000000) == {
         "gfd.timestamp": "1700000000",
         "vgpu.present": "false",
     }
 
 
-def test_the_timestamp_is_left_out_unless_given() -> None:
+def test_the_timestamp_is_omitted_unless_it_is_set() -> None:
     assert "gfd.timestamp" not in labels([T4])
     assert labels([T4], timestamp=7)["gfd.timestamp"] == "7"
 
@@ -74,7 +74,9 @@ def test_the_timestamp_is_left_out_unless_given() -> None:
         ("600", ("600", "", "")),
     ],
 )
-def test_a_driver_version_may_lack_parts(version: str, parts: tuple[str, str, str]) -> None:
+def test_a_driver_version_may_have_fewer_components(
+    version: str, parts: tuple[str, str, str]
+) -> None:
     found = labels([T4], facts=replace(FACTS, driver_version=version))
     major, minor, revision = parts
     assert found["cuda.driver-version.major"] == found["cuda.driver.major"] == major
@@ -90,7 +92,7 @@ def test_a_driver_version_may_lack_parts(version: str, parts: tuple[str, str, st
         ("unknown", "unknown"),
     ],
 )
-def test_the_machine_is_named_in_words_that_a_label_may_have(name: str, label: str) -> None:
+def test_the_name_of_the_machine_is_converted_to_a_valid_label(name: str, label: str) -> None:
     assert labels([T4], facts=replace(FACTS, machine=name))["gpu.machine"] == label
 
 
@@ -132,7 +134,7 @@ def test_the_family_follows_from_the_compute_capability(
     assert labels([replace(T4, compute_capability=capability)])["gpu.family"] == family
 
 
-def test_a_gpu_that_does_not_tell_its_figures_has_no_labels_of_them() -> None:
+def test_a_gpu_that_does_not_report_its_properties_has_no_labels_for_them() -> None:
     found = labels([replace(T4, compute_capability=(0, 0), memory_mib=0)])
     assert not {"gpu.family", "gpu.compute.major", "gpu.memory"} & set(found)
     assert found["gpu.product"] == "Tesla-T4"
@@ -155,18 +157,18 @@ class TestFabric:
 
 
 class TestVgpu:
-    def test_a_virtual_gpu_tells_of_its_host(self) -> None:
+    def test_a_virtual_gpu_has_labels_of_its_host_driver(self) -> None:
         found = labels([T4], facts=replace(FACTS, vgpus=(Vgpu("460.16", "r460_00"),)))
         assert found["vgpu.present"] == "true"
         assert found["vgpu.host-driver-version"] == "460.16"
         assert found["vgpu.host-driver-branch"] == "r460_00"
 
-    def test_a_hypervisor_may_keep_its_driver_to_itself(self) -> None:
+    def test_a_hypervisor_may_not_report_its_driver(self) -> None:
         found = labels([T4], facts=replace(FACTS, vgpus=(Vgpu(),)))
         assert found["vgpu.present"] == "true"
         assert "vgpu.host-driver-version" not in found
 
-    def test_nothing_is_said_where_nothing_can_be_read(self) -> None:
+    def test_vgpus_that_cannot_be_read_have_no_labels(self) -> None:
         facts = NodeFacts(driver_version="570.1", vgpus=None)
         assert not [key for key in labels([T4], facts=facts) if key.startswith("vgpu.")]
 
@@ -176,7 +178,7 @@ class TestSharing:
         ("strategy", "mps"),
         [(SharingStrategy.TIME_SLICING, "false"), (SharingStrategy.MPS, "true")],
     )
-    def test_replicas_are_told_per_gpu(self, strategy: SharingStrategy, mps: str) -> None:
+    def test_replicas_are_labelled_per_gpu(self, strategy: SharingStrategy, mps: str) -> None:
         found = labels(several(T4, 2), Rules(replicas=(shared(strategy, 4),)))
         assert found["gpu.product"] == "Tesla-T4-SHARED"
         assert found["gpu.count"] == "2"
@@ -191,7 +193,7 @@ class TestSharing:
         assert found["gpu.replicas"] == "4"
         assert found["gpu.sharing-strategy"] == "time-slicing"
 
-    def test_what_holds_for_most_gpus_is_told(self) -> None:
+    def test_the_labels_describe_how_most_gpus_are_shared(self) -> None:
         rule = ReplicaRule(
             SharingStrategy.TIME_SLICING,
             "nvidia.com/gpu",
@@ -208,7 +210,7 @@ class TestSharing:
         found = labels([cut(A100, SMALL)], Rules(replicas=(rule,)))
         assert found["mps.capable"] == "false"
 
-    def test_mps_on_gpus_beside_one_in_mig_mode_has_work(self) -> None:
+    def test_mps_is_used_on_gpus_that_are_not_in_mig_mode(self) -> None:
         gpus = several(A100, 3)
         rule = shared(SharingStrategy.MPS, 2)
         found = labels([cut(gpus[0], SMALL), *gpus[1:]], Rules(replicas=(rule,)))
@@ -217,7 +219,7 @@ class TestSharing:
         assert found["gpuslice.io/resource.nvidia.com_gpu.devices"] == "2"
         assert found["gpuslice.io/resource.nvidia.com_gpu.capacity"] == "4"
 
-    def test_a_single_replica_by_mps_is_shared_by_mps_and_yet_nobody_elses(self) -> None:
+    def test_a_single_replica_with_mps_is_not_marked_as_shared(self) -> None:
         found = labels([T4], Rules(replicas=(shared(SharingStrategy.MPS, 1),)))
         assert found["gpu.replicas"] == "1"
         assert found["gpu.sharing-strategy"] == "mps"
@@ -225,7 +227,7 @@ class TestSharing:
 
 
 class TestMig:
-    def test_gpus_in_mig_mode_are_counted_and_not_offered(self) -> None:
+    def test_gpus_in_mig_mode_are_counted_and_not_advertised(self) -> None:
         found = labels([cut(A100, *[SMALL] * 7)])
         assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB"
         assert found["gpu.count"] == "1"
@@ -233,7 +235,7 @@ class TestMig:
         assert found["mig.capable"] == "true"
         assert "mig.strategy" not in found
 
-    def test_a_whole_gpu_speaks_for_those_in_mig_mode(self) -> None:
+    def test_whole_gpus_represent_those_in_mig_mode(self) -> None:
         first, second = several(A100, 2)
         found = labels([cut(first, SMALL), second])
         assert found["gpu.count"] == "2"
@@ -260,7 +262,7 @@ class TestMig:
         }
         assert expected.items() <= found.items()
 
-    def test_single_devices_may_be_shared(self) -> None:
+    def test_mig_devices_of_single_can_be_shared(self) -> None:
         rules = replace(SINGLE, replicas=(shared(SharingStrategy.TIME_SLICING, 3),))
         found = labels([cut(A100, SMALL, SMALL)], rules)
         assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb-SHARED"
@@ -281,7 +283,7 @@ class TestMig:
             pytest.param([cut(several(A100, 1)[0], SMALL), *several(A100, 1, 1)], id="half"),
         ],
     )
-    def test_a_layout_that_single_cannot_offer_is_called_invalid(
+    def test_a_layout_that_single_cannot_advertise_is_labelled_as_invalid(
         self, layout: list[object]
     ) -> None:
         found = labels(layout, SINGLE)  # type: ignore[arg-type]
@@ -319,7 +321,7 @@ class TestMig:
         found = labels([cut(A100, replace(SMALL, profile="1g.10gb+me"))], MIXED)
         assert found["mig-1g.10gb.me.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.10gb.me"
 
-    def test_one_kind_of_device_may_be_shared_and_another_not(self) -> None:
+    def test_one_profile_can_be_shared_and_another_not(self) -> None:
         rule = shared(SharingStrategy.TIME_SLICING, 5, name="nvidia.com/mig-1g.5gb")
         found = labels([cut(A100, LARGE, SMALL)], replace(MIXED, replicas=(rule,)))
         assert found["mig-1g.5gb.replicas"] == "5"
@@ -329,13 +331,13 @@ class TestMig:
 
 
 class TestModels:
-    def test_the_model_with_most_gpus_speaks_for_the_node(self) -> None:
+    def test_the_labels_describe_the_model_with_the_most_gpus(self) -> None:
         found = labels([*several(L40S, 1), *several(T4, 2, 1), *several(A100, 1, 3)])
         assert found["gpu.product"] == "Tesla-T4"
         assert found["gpu.count"] == "2"
         assert found["gpu.memory"] == "15360"
 
-    def test_among_equals_it_is_the_one_with_the_lowest_index(self) -> None:
+    def test_in_a_tie_the_labels_describe_the_model_with_the_lowest_index(self) -> None:
         found = labels([*several(T4, 1, 1), *several(L40S, 1, 0)])
         assert found["gpu.product"] == "NVIDIA-L40S"
 

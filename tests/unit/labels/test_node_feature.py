@@ -1,4 +1,4 @@
-"""What the API server is told."""
+"""NodeFeature objects, and patches of the Node."""
 
 from __future__ import annotations
 
@@ -6,7 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.labels.node_feature import Owner, is_ours, label_changes, lasting_owners, node_feature
+from gpuslice.labels.node_feature import (
+    Owner,
+    is_ours,
+    label_changes,
+    node_feature,
+    node_feature_owners,
+)
 
 from .nodes import A100, LARGE, SMALL, T4, cut, labels, several
 
@@ -32,7 +38,7 @@ def full(short: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("key", FOREIGN)
-def test_labels_of_others_are_left_alone(key: str) -> None:
+def test_labels_of_other_programs_are_not_changed(key: str) -> None:
     assert not is_ours(key)
     assert label_changes({key: "x"}, {}) == {}
 
@@ -48,7 +54,7 @@ def test_labels_that_no_longer_hold_are_removed() -> None:
     assert patched == after
 
 
-def test_nothing_is_patched_where_nothing_changed() -> None:
+def test_without_a_change_nothing_is_patched() -> None:
     wanted = full(labels([T4]))
     assert label_changes({**wanted, "a/b": "c"}, wanted) == {}
 
@@ -65,7 +71,7 @@ def test_a_patch_makes_our_labels_right_and_touches_no_other(current: dict[str, 
 
 
 def test_a_node_feature_names_its_node_and_its_owners() -> None:
-    owners = lasting_owners(POD, (REPLICA_SET, DAEMON_SET))
+    owners = node_feature_owners(POD, (REPLICA_SET, DAEMON_SET))
     body = node_feature("worker-1", "gpu", {"b/y": "2", "a/x": "1"}, owners)
     assert body == {
         "apiVersion": "nfd.k8s-sigs.io/v1alpha1",
@@ -92,8 +98,8 @@ def test_a_node_feature_names_its_node_and_its_owners() -> None:
     }
 
 
-def test_a_pod_of_no_daemon_set_owns_nothing() -> None:
-    assert lasting_owners(POD, (REPLICA_SET,)) == ()
+def test_without_a_daemon_set_the_object_has_no_owner() -> None:
+    assert node_feature_owners(POD, (REPLICA_SET,)) == ()
     body = node_feature("worker-1", "gpu", {})
     assert body["metadata"] == {
         "name": "nvidia-features-for-worker-1",

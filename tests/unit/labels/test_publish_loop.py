@@ -9,28 +9,36 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from gpuslice.codes import Code
+from gpuslice.labels import publish_loop
 from gpuslice.labels.errors import NodeUnreadable, PublishError
 from gpuslice.labels.publish_loop import LabelLoop
 from gpuslice.labels.publishers import Labels
+from tests.unit.logged import logged
 
 
-class Board:
-    """Takes labels, and notes when it was asked."""
+class RecordingPublisher:
+    """Keeps the labels, and fails while it is broken."""
 
     def __init__(self) -> None:
-        self.posted: list[Labels] = []
-        self.asked = asyncio.Event()
-        self.broken = False
+        self.published: list[Labels] = []
+        self.called = asyncio.Event()
+        self.is_broken = False
 
     async def publish(self, labels: Labels) -> bool:
-        self.asked.set()
-        if self.broken:
-            raise PublishError("the board is gone")
-        self.posted.append(labels)
+        self.called.set()
+        if self.is_broken:
+            raise PublishError("the file system is read-only")
+        self.published.append(labels)
         return True
 
     async def withdraw(self) -> None:
-        self.posted.clear()
+        self.published.clear()
+
+    async def next_call(self) -> None:
+        async with asyncio.timeout(60):
+            await self.called.wait()
+        self.called.clear()
 
 
 @contextlib.asynccontextmanager
@@ -42,86 +50,101 @@ async def running(loop: LabelLoop) -> AsyncIterator[None]:
         await task
 
 
-async def asked(board: Board) -> None:
-    async with asyncio.timeout(60):
-        await board.asked.wait()
-    board.asked.clear()
-
-
-def test_the_node_is_looked_at_again_after_the_interval() -> None:
+def test_labels_are_collected_again_after_the_interval() -> None:
     async def scenario() -> None:
-        board = Board()
-        looks = iter(range(100))
+        publisher = RecordingPublisher()
+        numbers = iter(range(100))
 
-        async def look() -> Labels:
-            return {"look": str(next(looks))}
+        async def collect() -> Labels:
+            return {"number": str(next(numbers))}
 
-        async with running(LabelLoop(look, board, sleep_seconds=0.01)):
-            await asked(board)
-            await asked(board)
-        assert board.posted[:2] == [{"look": "0"}, {"look": "1"}]
+        async with running(LabelLoop(collect, publisher, interval_seconds=0.01)):
+            await publisher.next_call()
+            await publisher.next_call()
+        assert publisher.published[:2] == [{"number": "0"}, {"number": "1"}]
 
     asyncio.run(scenario())
 
 
-def test_an_endless_interval_ends_when_the_loop_is_woken() -> None:
+def test_without_an_interval_labels_are_published_again_when_the_loop_is_woken() -> None:
     async def scenario() -> None:
-        board = Board()
+        publisher = RecordingPublisher()
 
-        async def look() -> Labels:
+        async def collect() -> Labels:
             return {}
 
-        loop = LabelLoop(look, board, sleep_seconds=None)
+        loop = LabelLoop(collect, publisher, interval_seconds=None)
         async with running(loop):
-            await asked(board)
+            await publisher.next_call()
             await asyncio.sleep(0.05)
-            assert len(board.posted) == 1
+            assert len(publisher.published) == 1
             loop.wake()
-            await asked(board)
-            assert len(board.posted) == 2
+            await publisher.next_call()
+            assert len(publisher.published) == 2
 
     asyncio.run(scenario())
 
 
-def test_failures_are_told_once_and_do_not_end_the_loop(caplog: pytest.LogCaptureFixture) -> None:
-    async def scenario() -> None:
-        board = Board()
-        board.broken = True
+def test_without_an_interval_a_failure_is_retried(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(publish_loop, "INTERVAL_SECONDS", 0.01)
 
-        async def look() -> Labels:
+    async def scenario() -> None:
+        publisher = RecordingPublisher()
+        publisher.is_broken = True
+
+        async def collect() -> Labels:
+            return {}
+
+        async with running(LabelLoop(collect, publisher, interval_seconds=None)):
+            await publisher.next_call()
+            publisher.is_broken = False
+            await publisher.next_call()
+            await asyncio.sleep(0.05)
+            assert len(publisher.published) == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_failure_is_logged_once_and_does_not_end_the_loop(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def scenario() -> None:
+        publisher = RecordingPublisher()
+        publisher.is_broken = True
+
+        async def collect() -> Labels:
             return {"a/b": "c"}
 
-        loop = LabelLoop(look, board, sleep_seconds=0.01)
+        loop = LabelLoop(collect, publisher, interval_seconds=0.01)
         async with running(loop):
             for _ in range(3):
-                await asked(board)
+                await publisher.next_call()
                 loop.wake()
-            board.broken = False
+            publisher.is_broken = False
             loop.wake()
-            while not board.posted:
-                await asked(board)
+            while not publisher.published:
+                await publisher.next_call()
 
     with caplog.at_level(logging.INFO, "gpuslice"):
         asyncio.run(scenario())
-    told = [record.getMessage() for record in caplog.records]
-    assert told.count("the labels are not up to date") == 1
-    assert told.count("the labels are up to date again") == 1
+    assert logged(caplog).count(Code.LABELS_OUTDATED) == 1
+    assert logged(caplog).count(Code.LABELS_CURRENT) == 1
 
 
-def test_a_node_that_cannot_be_read_keeps_its_labels() -> None:
+def test_a_node_that_cannot_be_read_keeps_its_labels(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        board = Board()
-        looked = asyncio.Event()
+        publisher = RecordingPublisher()
+        collected = asyncio.Event()
 
-        async def look() -> Labels:
-            looked.set()
+        async def collect() -> Labels:
+            collected.set()
             raise NodeUnreadable("no driver")
 
-        async with running(LabelLoop(look, board, sleep_seconds=0.01)):
-            await looked.wait()
+        async with running(LabelLoop(collect, publisher, interval_seconds=0.01)):
+            await collected.wait()
             await asyncio.sleep(0.05)
-        assert board.posted == []
-        with pytest.raises(NodeUnreadable):
-            await LabelLoop(look, board).once()
+        assert not publisher.called.is_set()
 
-    asyncio.run(scenario())
+    with caplog.at_level(logging.INFO, "gpuslice"):
+        asyncio.run(scenario())
+    assert logged(caplog) == [Code.LABELS_OUTDATED]

@@ -1,4 +1,4 @@
-"""Where labels go, and that they get there only when they must."""
+"""Publishers write labels to their destination, and only if something changed."""
 
 from __future__ import annotations
 
@@ -11,7 +11,12 @@ import pytest
 
 from gpuslice.labels.errors import PublishError
 from gpuslice.labels.node_feature import Owner
-from gpuslice.labels.publishers import AsNodeFeature, OnNode, ToFile, ToStream
+from gpuslice.labels.publishers import (
+    FilePublisher,
+    NodeFeaturePublisher,
+    NodePublisher,
+    StreamPublisher,
+)
 
 LABELS = {"nvidia.com/gpu.count": "2", "nvidia.com/cuda.driver.rev": ""}
 TEXT = "nvidia.com/cuda.driver.rev=\nnvidia.com/gpu.count=2\n"
@@ -20,7 +25,7 @@ DAEMON_SET = Owner("apps/v1", "DaemonSet", "gfd", "uid-set")
 
 
 class Server:
-    """An API server with one Node, as labels see it."""
+    """An API server with one Node."""
 
     def __init__(self, labels: Mapping[str, str] | None = None) -> None:
         self.labels = dict(labels or {})
@@ -51,9 +56,9 @@ class Server:
         return POD, (DAEMON_SET,)
 
 
-def test_the_file_has_sorted_lines_that_everyone_may_read(tmp_path: Path) -> None:
+def test_the_file_has_sorted_lines_and_every_user_can_read_it(tmp_path: Path) -> None:
     path = tmp_path / "gfd"
-    assert asyncio.run(ToFile(path).publish(LABELS))
+    assert asyncio.run(FilePublisher(path).publish(LABELS))
     assert path.read_text() == TEXT
     assert path.stat().st_mode & 0o777 == 0o644
     assert list(tmp_path.iterdir()) == [path]
@@ -61,19 +66,19 @@ def test_the_file_has_sorted_lines_that_everyone_may_read(tmp_path: Path) -> Non
 
 def test_the_file_is_replaced_only_if_it_differs(tmp_path: Path) -> None:
     path = tmp_path / "gfd"
-    publisher = ToFile(path)
+    publisher = FilePublisher(path)
     asyncio.run(publisher.publish(LABELS))
     first = path.stat().st_ino
     assert not asyncio.run(publisher.publish(LABELS))
     assert path.stat().st_ino == first
-    path.write_text("somebody else's\n")
+    path.write_text("another program's\n")
     assert asyncio.run(publisher.publish(LABELS))
     assert path.read_text() == TEXT
 
 
 def test_a_reader_that_has_the_file_open_keeps_what_it_reads(tmp_path: Path) -> None:
     path = tmp_path / "gfd"
-    publisher = ToFile(path)
+    publisher = FilePublisher(path)
     asyncio.run(publisher.publish(LABELS))
     with path.open() as reader:
         asyncio.run(publisher.publish({"a/b": "c"}))
@@ -84,23 +89,23 @@ def test_a_reader_that_has_the_file_open_keeps_what_it_reads(tmp_path: Path) -> 
 def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "gfd").mkdir()
     with pytest.raises(PublishError, match="--output-file"):
-        asyncio.run(ToFile(tmp_path / "gfd").publish(LABELS))
-    with pytest.raises(PublishError, match="mounted"):
-        asyncio.run(ToFile(tmp_path / "missing" / "gfd").publish(LABELS))
+        asyncio.run(FilePublisher(tmp_path / "gfd").publish(LABELS))
+    with pytest.raises(PublishError, match="mount the directory"):
+        asyncio.run(FilePublisher(tmp_path / "missing" / "gfd").publish(LABELS))
     assert [path.name for path in tmp_path.iterdir()] == ["gfd"]
 
 
-def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    """However often one is killed, at most one draft is there."""
+def test_the_draft_of_a_killed_process_is_removed_by_the_next(tmp_path: Path) -> None:
+    """At most one draft is left, however often a process is killed."""
     path = tmp_path / "gfd"
     (tmp_path / ".gfd.tmp").write_text("nvidia.com/gpu.cou")
-    assert asyncio.run(ToFile(path).publish(LABELS))
+    assert asyncio.run(FilePublisher(path).publish(LABELS))
     assert list(tmp_path.iterdir()) == [path]
     assert path.read_text() == TEXT
 
 
-def test_the_file_is_taken_back_once(tmp_path: Path) -> None:
-    publisher = ToFile(tmp_path / "gfd")
+def test_the_file_is_removed_and_may_be_missing(tmp_path: Path) -> None:
+    publisher = FilePublisher(tmp_path / "gfd")
     asyncio.run(publisher.publish(LABELS))
     asyncio.run(publisher.withdraw())
     asyncio.run(publisher.withdraw())
@@ -109,7 +114,7 @@ def test_the_file_is_taken_back_once(tmp_path: Path) -> None:
 
 def test_a_stream_gets_the_labels_when_they_change() -> None:
     stream = io.StringIO()
-    publisher = ToStream(stream)
+    publisher = StreamPublisher(stream)
     assert asyncio.run(publisher.publish(LABELS))
     assert not asyncio.run(publisher.publish(LABELS))
     assert stream.getvalue() == TEXT
@@ -117,7 +122,7 @@ def test_a_stream_gets_the_labels_when_they_change() -> None:
 
 def test_a_node_is_patched_with_the_difference_only() -> None:
     server = Server({"nvidia.com/gpu.count": "1", "nvidia.com/gpu.mode": "compute", "a/b": "c"})
-    publisher = OnNode(server, "worker-1")
+    publisher = NodePublisher(server, "worker-1")
     assert asyncio.run(publisher.publish(LABELS))
     assert not asyncio.run(publisher.publish(LABELS))
     assert server.patches == [
@@ -130,9 +135,9 @@ def test_a_node_is_patched_with_the_difference_only() -> None:
     assert server.labels == {**LABELS, "a/b": "c"}
 
 
-def test_a_label_that_somebody_removed_comes_back() -> None:
+def test_a_label_that_another_client_removed_is_set_again() -> None:
     server = Server()
-    publisher = OnNode(server, "worker-1")
+    publisher = NodePublisher(server, "worker-1")
     asyncio.run(publisher.publish(LABELS))
     server.labels.clear()
     assert asyncio.run(publisher.publish(LABELS))
@@ -141,7 +146,7 @@ def test_a_label_that_somebody_removed_comes_back() -> None:
 
 def test_a_node_feature_belongs_to_the_daemon_set() -> None:
     server = Server()
-    publisher = AsNodeFeature(server, "worker-1", "gpu", pod="gfd-x")
+    publisher = NodeFeaturePublisher(server, "worker-1", "gpu", pod="gfd-x")
     assert asyncio.run(publisher.publish(LABELS))
     assert not asyncio.run(publisher.publish(LABELS))
     [body] = server.features
@@ -150,10 +155,10 @@ def test_a_node_feature_belongs_to_the_daemon_set() -> None:
     assert [owner["kind"] for owner in metadata["ownerReferences"]] == ["DaemonSet", "Pod"]
 
 
-def test_labels_do_not_wait_for_their_owners() -> None:
+def test_labels_are_published_before_their_owners_are_known() -> None:
     server = Server()
     server.pod_is_known = False
-    publisher = AsNodeFeature(server, "worker-1", "gpu", pod="gfd-x")
+    publisher = NodeFeaturePublisher(server, "worker-1", "gpu", pod="gfd-x")
     asyncio.run(publisher.publish(LABELS))
     server.pod_is_known = True
     asyncio.run(publisher.publish(LABELS))

@@ -1,4 +1,4 @@
-"""Files of MPS, by the names that NVIDIA's programs and containers know."""
+"""Files of MPS, with the names that NVIDIA's programs and containers use."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ def test_places_are_nvidias() -> None:
         ("/mps/nvidia.com/gpu/log", None),
     ],
 )
-def test_a_pipe_directory_tells_its_resource(pipe: str, resource: str | None) -> None:
+def test_a_pipe_directory_identifies_its_resource(pipe: str, resource: str | None) -> None:
     assert resource_of(pipe) == resource
 
 
-def test_a_mount_is_told_from_a_directory() -> None:
+def test_a_mount_is_distinguished_from_a_directory() -> None:
     assert is_mounted(Path("/mps/shm"), MOUNTINFO)
     assert not is_mounted(Path("/mps"), MOUNTINFO)
 

@@ -1,7 +1,12 @@
-"""Nodes written in a line: GPUs, MIG devices and what is offered of them."""
+"""Nodes in one line: GPUs, MIG devices and their pools."""
 
-from gpuslice.slicing.catalogue import Catalogue, DeviceOffer
+from gpuslice.codes import Code
+from gpuslice.slicing.catalogue import Catalogue
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.device_ids import replica_ids, whole_id
 from gpuslice.slicing.gpu import Gpu, MigDevice
+from gpuslice.slicing.pool import Part, Pool, Share
+from gpuslice.slicing.rules import ReplicaRule, Selection, SharingStrategy
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = ("1g.5gb", 4864, 1)
@@ -56,13 +61,73 @@ def mig_gpu(index: int, *kinds: tuple[str, int, int]) -> Gpu:
     )
 
 
+def part(device: Device, replicas: int = 0, reserve_mib: int = 0) -> Part:
+    """A device as it is, or in so many replicas that MPS limits."""
+    if not replicas:
+        return Part(device, whole_id(device.uuid), Share(device.memory_mib))
+    share = Share((device.memory_mib - reserve_mib) // replicas, replicas)
+    return Part(device, replica_ids(device.uuid, replicas), share, daemon="nvidia.com/gpu")
+
+
 def contents(found: Catalogue) -> dict[str, list[str]]:
-    """Resource -> `index` of its devices, `index x replicas` where they are shared."""
-    return {offer.name: described(offer) for offer in found.resources}
+    """Resource -> `index` of its devices, `index x replicas` where they are shared.
+
+    Without memory units, whose GPUs `sliced_gpus` returns.
+    """
+    return {
+        pool.resource: described(pool)
+        for pool in found.pools
+        if pool.sharing is not SharingStrategy.MEMORY
+    }
 
 
-def described(offer: DeviceOffer) -> list[str]:
+def described(pool: Pool) -> list[str]:
     return [
-        f"{offered.device.index} x {offered.replicas}" if offered.replicas else offered.device.index
-        for offered in offer.devices
+        f"{one.device.index} x {one.count}" if one.is_shared else one.device.index
+        for one in pool.parts
     ]
+
+
+def sliced_gpus(found: Catalogue) -> list[int]:
+    """Indices of the GPUs that are sliced by memory."""
+    memory = [pool for pool in found.pools if pool.sharing is SharingStrategy.MEMORY]
+    return [int(one.device.index) for pool in memory for one in pool.parts]
+
+
+def messages(found: Catalogue) -> list[str]:
+    return [notice.message for notice in found.notices]
+
+
+def codes(found: Catalogue) -> list[Code]:
+    return [notice.code for notice in found.notices]
+
+
+def sliced(
+    replicas: int,
+    *references: str,
+    count: int | None = None,
+    name: str = "nvidia.com/gpu",
+    rename: str | None = None,
+    nested: bool | None = None,
+) -> ReplicaRule:
+    devices = Selection(count, references)
+    return ReplicaRule(SharingStrategy.TIME_SLICING, name, replicas, rename, devices, nested=nested)
+
+
+def mps(
+    replicas: int, *references: str, rename: str | None = None, reserve_mib: int = 0
+) -> ReplicaRule:
+    return ReplicaRule(
+        SharingStrategy.MPS,
+        "nvidia.com/gpu",
+        replicas,
+        rename,
+        Selection(references=references),
+        fail_requests_greater_than_one=True,
+        reserve_mib=reserve_mib,
+    )
+
+
+def only(found: Catalogue) -> Pool:
+    (pool,) = found.pools
+    return pool

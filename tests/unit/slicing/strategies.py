@@ -1,11 +1,14 @@
-"""GPUs and offers as hypothesis makes them."""
+"""GPUs and pools as hypothesis makes them."""
 
 import uuid
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.offer import Offer, cut
+from gpuslice.slicing.memory_units import memory_pool
+from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.rules import MemoryRule
 from gpuslice.slicing.units import MemoryUnit
 
 
@@ -31,6 +34,10 @@ def nodes(draw: st.DrawFn, max_gpus: int = 6) -> list[Gpu]:
 
 
 @st.composite
-def offers(draw: st.DrawFn) -> Offer:
+def memory_pools(draw: st.DrawFn) -> Pool:
+    """Of nodes with at least one unit."""
     unit = MemoryUnit(draw(st.sampled_from([512, 1000, 1024, 4096, 16384])))
-    return cut(draw(nodes()), unit)
+    pool, _ = memory_pool(draw(nodes()), MemoryRule(unit=unit))
+    assume(pool is not None)
+    assert pool is not None
+    return pool

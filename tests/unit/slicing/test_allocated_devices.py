@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.slicing.allocated_devices import (
-    AllotmentError,
-    absent,
-    apply_allotment,
-    parse_allotment,
+    AllocatedDevicesError,
+    allocated_gpus,
+    missing,
+    parse_allocated_devices,
 )
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.rules import MigStrategy
@@ -48,12 +48,12 @@ GPUS = [
     ],
 )
 def test_all_ways_to_write_a_list_are_read_alike(text: str) -> None:
-    assert parse_allotment(text) == (A, B)
+    assert parse_allocated_devices(text) == (A, B)
 
 
 @pytest.mark.parametrize("device", [A, MIG, f"MIG-{A}/3/0", "0", "12", "0:1"])
 def test_gpus_and_mig_devices_go_by_uuid_or_index(device: str) -> None:
-    assert parse_allotment(f"{NAME}={device}") == (device,)
+    assert parse_allocated_devices(f"{NAME}={device}") == (device,)
 
 
 @pytest.mark.parametrize(
@@ -71,16 +71,16 @@ def test_gpus_and_mig_devices_go_by_uuid_or_index(device: str) -> None:
         (f"{NAME}={A},,{B}", "'' is not valid: it is neither"),
         (f"{NAME}={A},", "'' is not valid: it is neither"),
         (f"{NAME}=all", "'all' is not valid: it is neither"),
-        (f"{NAME}={A} {B}", "separate several by commas"),
+        (f"{NAME}={A} {B}", "separate devices by commas"),
         (f"{NAME}={A[:-1]}", "neither the UUID"),
         (f"{NAME}={A}\x00", r"control character '\\x00'"),
         (f"{NAME}={A}\x1b[31m", "control character"),
-        ("0," * 40_000, "80000 bytes and may have 65536"),
+        ("0," * 40_000, "80000 bytes, and the limit is 65536"),
     ],
 )
 def test_what_is_wrong_with_a_list_is_said(text: str, message: str) -> None:
-    with pytest.raises(AllotmentError, match=message) as caught:
-        parse_allotment(text)
+    with pytest.raises(AllocatedDevicesError, match=message) as caught:
+        parse_allocated_devices(text)
     assert str(caught.value).startswith(f"{NAME}: ")
     assert len(str(caught.value)) < 500
 
@@ -88,48 +88,48 @@ def test_what_is_wrong_with_a_list_is_said(text: str, message: str) -> None:
 @given(st.text(max_size=200))
 def test_any_text_is_either_read_or_refused(text: str) -> None:
     try:
-        devices = parse_allotment(text)
-    except AllotmentError:
+        devices = parse_allocated_devices(text)
+    except AllocatedDevicesError:
         return
     assert devices
     assert len(set(devices)) == len(devices)
 
 
 def test_only_allotted_gpus_are_kept() -> None:
-    assert apply_allotment(GPUS, [A]) == (GPUS[0],)
-    assert apply_allotment(GPUS, [B, "0"]) == tuple(GPUS)
-    assert apply_allotment(GPUS, [A.upper().replace("GPU", "GPU")]) == (GPUS[0],)
+    assert allocated_gpus(GPUS, [A]) == (GPUS[0],)
+    assert allocated_gpus(GPUS, [B, "0"]) == tuple(GPUS)
+    assert allocated_gpus(GPUS, [A.upper().replace("GPU", "GPU")]) == (GPUS[0],)
 
 
 @pytest.mark.parametrize("name", [MIG_2, f"MIG-{B}/4/0", "1:1"])
 def test_of_a_gpu_allotted_by_its_mig_devices_only_these_are_kept(name: str) -> None:
-    [gpu] = apply_allotment(GPUS, [name])
+    [gpu] = allocated_gpus(GPUS, [name])
     assert gpu.uuid == B
     assert gpu.mig_enabled
     assert [mig.uuid for mig in gpu.mig] == [MIG_2]
 
 
 def test_a_gpu_and_a_part_of_it_are_the_whole_gpu() -> None:
-    assert apply_allotment(GPUS, [MIG, B]) == (GPUS[1],)
+    assert allocated_gpus(GPUS, [MIG, B]) == (GPUS[1],)
 
 
 def test_the_list_of_another_node_is_refused_with_what_is_here() -> None:
     foreign = "GPU-ffffffff-a150-5524-8c2e-d954b2d4f1b7"
-    assert absent(GPUS, [A, foreign, MIG]) == (foreign,)
-    with pytest.raises(AllotmentError, match=f"{foreign}.* another node's .*: {A}, {B}$"):
-        apply_allotment(GPUS, [A, foreign])
-    with pytest.raises(AllotmentError, match="GPUs of this node: none"):
-        apply_allotment([], [A])
+    assert missing(GPUS, [A, foreign, MIG]) == (foreign,)
+    with pytest.raises(AllocatedDevicesError, match=f"{foreign}.* another node.*: {A}, {B}$"):
+        allocated_gpus(GPUS, [A, foreign])
+    with pytest.raises(AllocatedDevicesError, match="GPUs of this node: none"):
+        allocated_gpus([], [A])
 
 
 def test_what_is_missing_while_a_gpu_is_silent_does_not_block_the_others() -> None:
     gone = "GPU-ffffffff-a150-5524-8c2e-d954b2d4f1b7"
-    assert apply_allotment(GPUS, [A, gone], some_are_silent=True) == (GPUS[0],)
-    with pytest.raises(AllotmentError, match="no such device"):
-        apply_allotment(GPUS, [gone], some_are_silent=True)
+    assert allocated_gpus(GPUS, [A, gone], some_do_not_answer=True) == (GPUS[0],)
+    with pytest.raises(AllocatedDevicesError, match="no such device"):
+        allocated_gpus(GPUS, [gone], some_do_not_answer=True)
 
 
 def test_a_whole_gpu_is_never_offered_for_a_part_of_it() -> None:
-    with pytest.raises(AllotmentError, match="set the MIG strategy to single or mixed"):
-        apply_allotment(GPUS, [MIG_2], mig_strategy=MigStrategy.NONE)
-    assert apply_allotment(GPUS, [B], mig_strategy=MigStrategy.NONE) == (GPUS[1],)
+    with pytest.raises(AllocatedDevicesError, match="set migStrategy to single or mixed"):
+        allocated_gpus(GPUS, [MIG_2], mig_strategy=MigStrategy.NONE)
+    assert allocated_gpus(GPUS, [B], mig_strategy=MigStrategy.NONE) == (GPUS[1],)

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from gpuslice.config.errors import ConfigError
-from gpuslice.telemetry.http_server import metrics_at, parse_address
+from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.metrics import Metrics, NoMetrics
 from tests.surroundings import free_address
 
@@ -67,7 +67,7 @@ def busy(metrics: Metrics) -> None:
     metrics.gpu("GPU-2", 1, False)
 
 
-def test_prometheus_reads_everything_an_agent_was_told() -> None:
+def test_all_metrics_are_exposed() -> None:
     answer = ask(busy, "/metrics")
     assert answer.status == 200
     found = samples(answer)
@@ -87,13 +87,13 @@ def test_prometheus_reads_everything_an_agent_was_told() -> None:
     }
 
 
-def test_openmetrics_is_spoken_to_who_prefers_it() -> None:
+def test_openmetrics_is_used_if_the_client_prefers_it() -> None:
     answer = ask(busy, "/metrics", Accept="application/openmetrics-text;version=1.0.0")
     assert answer.content_type.startswith("application/openmetrics-text")
     assert answer.text.endswith("# EOF\n")
 
 
-def test_what_is_no_longer_offered_is_no_longer_shown_but_stays_counted() -> None:
+def test_a_withdrawn_resource_has_no_gauges_and_keeps_its_counters() -> None:
     def tell(metrics: Metrics) -> None:
         busy(metrics)
         metrics.forget("nvidia.com/gpu")
@@ -119,7 +119,7 @@ def test_what_is_no_longer_offered_is_no_longer_shown_but_stays_counted() -> Non
         ),
     ],
 )
-def test_an_agent_that_is_no_longer_ready_says_why(
+def test_readyz_states_why_an_agent_is_not_ready(
     tell: Callable[[Metrics], None], reason: str
 ) -> None:
     def then(metrics: Metrics) -> None:
@@ -133,10 +133,10 @@ def test_an_agent_that_is_no_longer_ready_says_why(
 
 def test_an_agent_is_not_ready_before_it_has_read_its_configuration() -> None:
     answer = ask(lambda metrics: None, "/readyz")
-    assert (answer.status, answer.text) == (503, "the configuration was not read yet\n")
+    assert (answer.status, answer.text) == (503, "the configuration is not loaded yet\n")
 
 
-def test_an_agent_is_ready_once_the_kubelet_knows_its_resources() -> None:
+def test_an_agent_is_ready_when_its_resources_are_registered() -> None:
     assert ask(busy, "/readyz").status == 200
 
 
@@ -144,11 +144,11 @@ def test_a_node_without_gpus_is_ready() -> None:
     assert ask(lambda metrics: metrics.reloaded(True), "/readyz").status == 200
 
 
-def test_an_agent_that_runs_is_alive_whatever_else_is_wrong() -> None:
+def test_an_agent_is_live_even_if_it_is_not_ready() -> None:
     assert ask(lambda metrics: metrics.reloaded(False), "/healthz").status == 200
 
 
-def test_other_pages_are_not_there_and_parameters_do_not_matter() -> None:
+def test_other_paths_are_not_found_and_query_parameters_are_ignored() -> None:
     assert ask(busy, "/").status == 404
     assert ask(busy, "/healthz?verbose=1").status == 200
 
@@ -163,7 +163,7 @@ def test_other_pages_are_not_there_and_parameters_do_not_matter() -> None:
         (b"GET /" + b"x" * 100_000, 400),
     ],
 )
-def test_strange_readers_get_an_answer_and_do_no_harm(request_line: bytes, status: int) -> None:
+def test_invalid_requests_get_a_response(request_line: bytes, status: int) -> None:
     async def main() -> bytes:
         address = free_address()
         async with metrics_at(address):
@@ -176,7 +176,7 @@ def test_strange_readers_get_an_answer_and_do_no_harm(request_line: bytes, statu
     assert re.match(rb"HTTP/1.1 (\d+)", asyncio.run(main()))[1] == str(status).encode()  # type: ignore[index]
 
 
-def test_a_reader_that_stays_connected_does_not_keep_the_agent_from_ending() -> None:
+def test_a_client_that_stays_connected_does_not_block_shutdown() -> None:
     async def main() -> None:
         address = free_address()
         async with metrics_at(address):
@@ -187,35 +187,18 @@ def test_a_reader_that_stays_connected_does_not_keep_the_agent_from_ending() -> 
     asyncio.run(asyncio.wait_for(main(), 60))
 
 
-def test_an_address_in_use_is_named() -> None:
+def test_the_error_names_an_address_that_is_in_use() -> None:
     async def main(address: str) -> None:
         async with metrics_at(address), metrics_at(address):
             raise AssertionError
 
-    with pytest.raises(ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*choose a free one"):
+    with pytest.raises(
+        ConfigError, match=r"metrics-address: '127\.[\d.]+:\d+'.*use a free address"
+    ):
         asyncio.run(main(free_address()))
 
 
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        (":9400", (None, 9400)),
-        ("0.0.0.0:9400", ("0.0.0.0", 9400)),
-        ("[::1]:9400", ("::1", 9400)),
-        ("localhost:9400", ("localhost", 9400)),
-    ],
-)
-def test_addresses_are_hosts_and_ports(text: str, address: tuple[str | None, int]) -> None:
-    assert parse_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["9400", "host:", "::1:9400", ":99999", "http://x:1", "[]:1"])
-def test_other_addresses_are_refused(text: str) -> None:
-    with pytest.raises(ConfigError, match="use host:port"):
-        parse_address(text)
-
-
-def test_metrics_that_nobody_wants_cost_nothing() -> None:
+def test_without_metrics_the_library_is_not_loaded() -> None:
     async def main() -> None:
         async with metrics_at(None) as metrics:
             assert isinstance(metrics, NoMetrics)

@@ -1,5 +1,5 @@
-"""A stand-in for NVIDIA's MPS: control daemon, servers and the command line.
+"""A simulated MPS: control daemon, servers and command line.
 
-`launch.MpsDaemon` runs one from Python; everything else starts it through
-`python -I -m gpuslice_sim.mps`, as `nvidia-cuda-mps-control -d` of a node directory does.
+`launch.MpsDaemon` starts a daemon from Python. `nvidia-cuda-mps-control -d` of a node directory
+starts it by `python -I -m gpuslice_sim.mps`.
 """

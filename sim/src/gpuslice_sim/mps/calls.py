@@ -1,35 +1,35 @@
-"""The CUDA calls of a server's clients: contexts, memory, faults."""
+"""The CUDA calls of clients: contexts, memory, faults."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from gpuslice_sim.mps import wire
-from gpuslice_sim.mps.client import CudaError, wishes_from
+from gpuslice_sim.mps.client import CudaError, own_limits_from
 from gpuslice_sim.mps.devices import is_lost
-from gpuslice_sim.mps.ledger import Entry
+from gpuslice_sim.mps.gpu_usage import Entry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gpuslice_sim.mps.client import Client
     from gpuslice_sim.mps.devices import Device
-    from gpuslice_sim.mps.ledger import Ledger
+    from gpuslice_sim.mps.gpu_usage import GpuUsage
     from gpuslice_sim.mps.wire import Line
 
 
 class Calls:
-    """Answers calls and keeps the books. `report_fault` spreads a fault from a GPU."""
+    """Answers calls and accounts for memory. `report_fault` is called for a fault of a GPU."""
 
     def __init__(
         self,
         devices: Sequence[Device],
-        ledger: Ledger,
+        usage: GpuUsage,
         clients: Mapping[int, Client],
         report_fault: Callable[[Device, Client], None],
     ) -> None:
         self._devices = devices
-        self._ledger = ledger
+        self._usage = usage
         self._clients = clients
         self._report_fault = report_fault
         self._handlers: dict[str, Callable[[Client, Line], bytes]] = {
@@ -55,17 +55,17 @@ class Calls:
             return error_line("CUDA_ERROR_INVALID_VALUE", f"{line.verb}: {error!r}")
 
     def release(self, client: Client) -> None:
-        """Gives back everything a client holds."""
+        """Releases everything that a client holds."""
         for device in client.devices():
-            self._ledger.release(client.token, device.uuid)
+            self._usage.release(client.token, device.uuid)
         client.contexts.clear()
         client.allocated.clear()
 
     def context_bytes(self) -> int:
-        return int(self._ledger.values().get("cuda.context_bytes") or 0)
+        return int(self._usage.values().get("cuda.context_bytes") or 0)
 
     def _config(self, client: Client, line: Line) -> bytes:
-        client.wishes = wishes_from(line)
+        client.own_limits = own_limits_from(line)
         return wire.encode("ok")
 
     def _context(self, client: Client, line: Line) -> bytes:
@@ -73,13 +73,13 @@ class Calls:
         self._check_present(device)
         wanted = line.get("percentage")
         context = client.context_on(device, float(wanted) if wanted else None)
-        most = int(self._ledger.values().get("mps.max_contexts") or 48)
+        most = int(self._usage.values().get("mps.max_contexts") or 48)
         if self._contexts_on(device) >= most:
             raise CudaError(
                 "CUDA_ERROR_MPS_MAX_CLIENTS_REACHED", f"{device.uuid} has {most} contexts already"
             )
         number = client.next_context
-        with self._ledger.locked():
+        with self._usage.locked():
             self._check_room(client, device, self.context_bytes())
             client.contexts[number] = context
             client.next_context += 1
@@ -93,21 +93,21 @@ class Calls:
         device = client.contexts[int(line.fields["context"])].device
         size = int(line.fields["bytes"])
         if size <= 0:
-            raise CudaError("CUDA_ERROR_INVALID_VALUE", "an allocation needs at least one byte")
+            raise CudaError("CUDA_ERROR_INVALID_VALUE", "an allocation must have at least one byte")
         self._check_present(device)
-        with self._ledger.locked():
+        with self._usage.locked():
             self._check_room(client, device, size)
             client.allocated[device.uuid] = client.allocated.get(device.uuid, 0) + size
             self._publish(client, device)
         return wire.encode("ok")
 
     def _query(self, client: Client, line: Line) -> bytes:
-        """As cudaMemGetInfo: free is what the limit leaves, total is the whole GPU's."""
+        """Like cudaMemGetInfo: `free` depends on the limit, `total` is that of the whole GPU."""
         device = self._device(line)
         used = client.used_bytes(device, self.context_bytes())
         limit = client.limit_bytes(device)
-        with self._ledger.locked():
-            free = self._ledger.free_bytes(device)
+        with self._usage.locked():
+            free = self._usage.free_bytes(device)
         if limit is not None:
             free = min(free, max(limit - used, 0))
         return wire.encode("ok", used=used, free=free)
@@ -127,25 +127,25 @@ class Calls:
         for device in self._devices:
             if device.uuid == uuid:
                 return device
-        raise CudaError("CUDA_ERROR_INVALID_DEVICE", f"the server does not offer {uuid!r}")
+        raise CudaError("CUDA_ERROR_INVALID_DEVICE", f"the server has no device {uuid!r}")
 
     def _check_present(self, device: Device) -> None:
-        if is_lost(self._ledger.values(), device):
+        if is_lost(self._usage.values(), device):
             raise CudaError("CUDA_ERROR_DEVICE_UNAVAILABLE", f"{device.uuid} is lost")
 
     def _check_room(self, client: Client, device: Device, size: int) -> None:
-        """The client's limit and the GPU's memory are two fences; either may stop it."""
+        """Checks the limit of the client and the free memory of the GPU."""
         limit = client.limit_bytes(device)
         used = client.used_bytes(device, self.context_bytes())
         if limit is not None and used + size > limit:
             raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"limit {limit}, used {used}")
-        if size > self._ledger.free_bytes(device):
+        if size > self._usage.free_bytes(device):
             raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"{device.uuid} is full")
 
     def _publish(self, client: Client, device: Device) -> None:
         used = client.used_bytes(device, self.context_bytes())
         share = round(client.share_on(device))
-        self._ledger.hold(
+        self._usage.hold(
             client.token, Entry(client.pid, device.uuid, "M+C", used, share, client.command)
         )
 

@@ -1,6 +1,6 @@
-"""The options of `nvidia-cuda-mps-control`, which start a daemon, and how one is talked to.
+"""The options of `nvidia-cuda-mps-control` that start a daemon, and requests to a daemon.
 
-The program itself is native/mps_control, which sends commands without any of this.
+The program itself is native/mps_control, which sends commands without this module.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Options:
 
 
 class UsageError(Exception):
-    """Arguments the program refuses."""
+    """The arguments are not valid."""
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -67,15 +67,15 @@ def connect(pipe: Path) -> socket.socket:
     return connection
 
 
-def ask(
+def send_request(
     connection: socket.socket, answers: Iterable[bytes], verb: str, **fields: str
 ) -> tuple[int, str]:
-    """One request to the daemon: its status and output."""
+    """Sends a request to the daemon. Returns its status and output."""
     try:
         connection.sendall(wire.encode(verb, **fields))
         answer = next(iter(answers))
     except (OSError, StopIteration):
-        return 1, "The MPS control daemon went away"
+        return 1, "The MPS control daemon closed the connection"
     line = wire.decode(answer.rstrip(b"\n"))
     return int(line.fields["status"]), line.fields["text"]
 
@@ -114,7 +114,7 @@ def _config(
             "unset CUDA_MPS_PROTOCOL_VERSION and use -p 2"
         )
     if options.multiuser and os.geteuid() != 0:
-        raise UsageError("-multiuser-server needs root")
+        raise UsageError("-multiuser-server requires root")
     log = Path(environment.get("CUDA_MPS_LOG_DIRECTORY") or DEFAULT_LOG_DIRECTORY)
     for directory in (pipe, log):
         try:
@@ -134,7 +134,7 @@ def _config(
 
 
 def _defaults(environment: Mapping[str, str], branch: int, log: Path) -> Defaults:
-    """The variables a daemon is started with; what cannot be read is logged and ignored."""
+    """The defaults in the environment of a daemon. Invalid values are logged and ignored."""
     from gpuslice_sim.mps.limits import LimitError, parse_percentage, parse_pinned_list
     from gpuslice_sim.mps.logs import control_log
     from gpuslice_sim.mps.settings import Defaults
@@ -169,7 +169,7 @@ def _start(options: Options, config: DaemonConfig) -> int:
 
 
 def _start_in_background(config: DaemonConfig) -> int:
-    """Returns when the daemon answers, or with the reason why it does not."""
+    """Returns when the daemon answers. Raises UsageError if it does not."""
     from gpuslice_sim.mps import daemon, process
 
     receiver, sender = os.pipe()
@@ -187,7 +187,7 @@ def _start_in_background(config: DaemonConfig) -> int:
     with os.fdopen(receiver, "rb") as pipe:
         problem = pipe.read().decode()
     if problem != _READY:
-        raise UsageError(problem or "The MPS control daemon ended while it started")
+        raise UsageError(problem or "The MPS control daemon exited while it started")
     return 0
 
 
@@ -197,11 +197,11 @@ def _report(sender: int, text: str) -> None:
 
 
 def _driver() -> tuple[int, str, Path]:
-    """Branch and version of the simulated driver, and the node that has it."""
-    from gpuslice_sim.mps.ledger import Ledger, node_directory
+    """Branch and version of the simulated driver, and the directory of its node."""
+    from gpuslice_sim.mps.gpu_usage import GpuUsage, node_directory
 
     node = node_directory()
-    ledger = Ledger(node)
-    values = ledger.values()
-    ledger.close()
+    usage = GpuUsage(node)
+    values = usage.values()
+    usage.close()
     return int(values["driver.branch"]), values["driver.version"], node

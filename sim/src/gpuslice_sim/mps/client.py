@@ -1,4 +1,4 @@
-"""What a server knows about one connected client."""
+"""A client of a server: its limits, contexts and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CudaError(Exception):
-    """A call that fails; `name` is the constant a CUDA program would see."""
+    """A call fails. `name` is the constant that a CUDA program sees."""
 
     def __init__(self, name: str, text: str = "") -> None:
         super().__init__(f"{name}: {text}" if text else name)
@@ -26,7 +26,7 @@ class CudaError(Exception):
 
 @dataclass(frozen=True)
 class Terms:
-    """What the daemon grants a client when it connects; later changes do not reach it."""
+    """The settings that a client gets when it connects. Later changes do not affect it."""
 
     percentage: float
     pinned: dict[str, int]
@@ -36,8 +36,8 @@ class Terms:
 
 
 @dataclass(frozen=True)
-class Wishes:
-    """What the client's own environment asks for."""
+class OwnLimits:
+    """The memory limits in the environment of the client."""
 
     pinned: dict[str, int] = field(default_factory=dict)
     drops_pinned: bool = False
@@ -57,7 +57,7 @@ class Client:
     pid: int
     command: str
     terms: Terms
-    wishes: Wishes = field(default_factory=Wishes)
+    own_limits: OwnLimits = field(default_factory=OwnLimits)
     buffer: LineBuffer = field(default_factory=LineBuffer)
     contexts: dict[int, Context] = field(default_factory=dict)
     allocated: dict[str, int] = field(default_factory=dict)
@@ -65,10 +65,10 @@ class Client:
     error: str | None = None
 
     def limit_bytes(self, device: Device) -> int | None:
-        """The tighter of server and client; both are gone if the client named a strange GPU."""
-        if self.wishes.drops_pinned or not device.has_limits:
+        """The smaller of both limits. None if the client names a GPU that it does not see."""
+        if self.own_limits.drops_pinned or not device.has_limits:
             return None
-        return tighter(self.terms.pinned.get(device.uuid), self.wishes.pinned.get(device.uuid))
+        return tighter(self.terms.pinned.get(device.uuid), self.own_limits.pinned.get(device.uuid))
 
     def context_on(self, device: Device, wanted: float | None) -> Context:
         if self.terms.partition_uuid is not None:
@@ -98,10 +98,10 @@ class Client:
         return max(shares, default=0.0)
 
 
-def wishes_from(line: Line) -> Wishes:
+def own_limits_from(line: Line) -> OwnLimits:
     """Reads `config limits=<uuid>:<bytes>,… dropped=0|1`."""
     pinned = {}
     for entry in filter(None, (line.get("limits") or "").split(",")):
         uuid, _, limit = entry.rpartition(":")
         pinned[uuid] = int(limit)
-    return Wishes(pinned, line.get("dropped") == "1")
+    return OwnLimits(pinned, line.get("dropped") == "1")

@@ -1,4 +1,4 @@
-"""The commands of protocol version 2: grammar, effect, output."""
+"""The commands of protocol version 2: arguments, effect, output."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CommandError(Exception):
-    """A command the daemon refuses."""
+    """The daemon rejects a command."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class Commands:
         }
 
     def run(self, text: str) -> str:
-        """The output of a command, without a final newline; CommandError if it is refused."""
+        """Returns the output without a final newline. Raises CommandError."""
         words = text.split()
         if not words:
             return ""
@@ -103,7 +103,7 @@ class Commands:
             raise CommandError("-mlopart: the GPUs of this node have no locality domains")
         server = self._control.server
         if server is not None and server.uid != uid and not self._control.config.multiuser:
-            if server.guests:
+            if server.client_partitions:
                 raise CommandError(f"Server {server.pid} of user {server.uid} still has clients")
             self._control.stop_server()
         if self._control.server is None:
@@ -140,7 +140,7 @@ class Commands:
     def _terminate_client(self, args: Sequence[str]) -> str:
         server = self._server(args[0])
         pid = _number(args[1], "client pid")
-        if not server.ask(op="terminate", pid=pid).get("done"):
+        if not server.call(op="terminate", pid=pid).get("done"):
             raise CommandError(f"Server {server.pid} has no client {pid}")
         return "0"
 
@@ -215,7 +215,7 @@ class Commands:
 
     def _partition(self, args: Sequence[str]) -> str:
         if not self._control.config.static_partitioning:
-            raise CommandError("sm_partition needs a daemon started with --static-partitioning")
+            raise CommandError("sm_partition requires a daemon with --static-partitioning")
         verb, uuid, last = args
         device = find(self._control.devices(), uuid)
         if device is None or uuid.isdigit():
@@ -234,7 +234,7 @@ class Commands:
 
     def _lspart(self, args: Sequence[str]) -> str:
         if not self._control.config.static_partitioning:
-            raise CommandError("lspart needs a daemon started with --static-partitioning")
+            raise CommandError("lspart requires a daemon with --static-partitioning")
         rows: list[tuple[str, ...]] = [
             ("GPU", "Partition", "Free chunks", "Used chunks", "Free SMs", "Used SMs", "Clients")
         ]
@@ -287,7 +287,7 @@ def _ps_rows(client: dict[str, Any], server: int) -> list[str]:
 
 
 def _short(uuid: str) -> str:
-    """The first three groups of a UUID, as the tables of MPS show it."""
+    """The first three groups of a UUID, as in the tables of MPS."""
     return "-".join(uuid.split("-")[:4])
 
 

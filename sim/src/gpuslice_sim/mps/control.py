@@ -1,4 +1,4 @@
-"""What a control daemon decides: defaults, its server, and who may talk to it when."""
+"""The decisions of a control daemon: defaults, its server, and which clients it serves when."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from gpuslice_sim.mps import process
 from gpuslice_sim.mps.calls import error_line
 from gpuslice_sim.mps.client import Terms
-from gpuslice_sim.mps.devices import offered
+from gpuslice_sim.mps.devices import served_devices
 from gpuslice_sim.mps.logs import control_log, server_log
 from gpuslice_sim.mps.partitions import Partitions
 from gpuslice_sim.mps.server import MESSAGE_BYTES, ServerPlan, run_server
@@ -29,13 +29,13 @@ if TYPE_CHECKING:
     from gpuslice_sim.mps.partitions import Partition
 
 INITIALIZING, ACTIVE, FAULT = "INITIALIZING", "ACTIVE", "FAULT"
-ENDED = "ENDED"  # until its exit status is read
-_PATIENCE_SECONDS = 30.0
+ENDED = "ENDED"  # until the daemon reads its exit status
+_SERVER_TIMEOUT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)
 class DaemonConfig:
-    """Fixed for the life of a daemon."""
+    """The options of a daemon, which do not change while it runs."""
 
     node: Path
     pipe_directory: Path
@@ -48,8 +48,8 @@ class DaemonConfig:
 
 
 @dataclass(frozen=True)
-class Guest:
-    """A client as the daemon sees it."""
+class ClientConnection:
+    """A client that connected to the daemon."""
 
     connection: socket.socket
     pid: int
@@ -60,7 +60,7 @@ class Guest:
 
 @dataclass
 class ServerHandle:
-    """The daemon's end of a server process."""
+    """A server process, as the daemon sees it."""
 
     pid: int
     uid: int
@@ -69,25 +69,28 @@ class ServerHandle:
     requests: socket.socket
     events: socket.socket
     status: str = INITIALIZING
-    guests: dict[int, Partition | None] = field(default_factory=dict)
-    handed_over: dict[int, Guest] = field(default_factory=dict)  # but not yet taken
-    asked: int = 0
+    # By token of the client.
+    client_partitions: dict[int, Partition | None] = field(default_factory=dict)
+    # Passed to the server, which has not confirmed them.
+    handed_over: dict[int, ClientConnection] = field(default_factory=dict)
+    last_number: int = 0
 
-    def ask(self, **request: object) -> dict[str, Any]:
-        """A request with an answer; empty if the server is gone or does not move."""
-        self.asked += 1
+    def call(self, **request: object) -> dict[str, Any]:
+        """Sends a request and returns the answer, which is empty if the server does not respond."""
+        self.last_number += 1
         try:
-            self.requests.send(json.dumps({**request, "number": self.asked}).encode())
+            self.requests.send(json.dumps({**request, "number": self.last_number}).encode())
             while data := self.requests.recv(MESSAGE_BYTES):
                 answer: dict[str, Any] = json.loads(data)
-                if answer["number"] == self.asked:  # others come too late
+                # Others are late answers to earlier requests.
+                if answer["number"] == self.last_number:
                     return answer
         except OSError:
             pass
         return {}
 
     def clients(self) -> list[dict[str, Any]]:
-        return list(self.ask(op="clients").get("clients", []))
+        return list(self.call(op="clients").get("clients", []))
 
     def close(self) -> None:
         self.requests.close()
@@ -95,7 +98,7 @@ class ServerHandle:
 
 
 class Control:
-    """The daemon without its sockets' event loop, which `watch` and `unwatch` belong to."""
+    """The daemon without its event loop, to which `watch` and `unwatch` belong."""
 
     def __init__(
         self,
@@ -113,49 +116,49 @@ class Control:
         self._read_state = read_state
         self._watch = watch
         self._unwatch = unwatch
-        self._queue: deque[Guest] = deque()
+        self._queue: deque[ClientConnection] = deque()
         self._tokens = 0
 
     def devices(self) -> tuple[Device, ...]:
-        """What a server started now would offer."""
-        return offered(self._read_state(), self.config.visible_devices)
+        """The devices of a server that starts now."""
+        return served_devices(self._read_state(), self.config.visible_devices)
 
-    def admit(self, guest: Guest) -> None:
-        """Puts a client in line; `serve` hands it over when its turn comes."""
-        if os.geteuid() != 0 and guest.uid != os.geteuid():
+    def admit(self, client: ClientConnection) -> None:
+        """Adds a client to the queue. `serve` passes it to the server when it is its turn."""
+        if os.geteuid() != 0 and client.uid != os.geteuid():
             text = f"a daemon of user {os.geteuid()} serves that user only"
-            self._refuse(guest, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
+            self._reject(client, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
             return
-        if self.config.static_partitioning and self._partition_of(guest) is None:
+        if self.config.static_partitioning and self._partition_of(client) is None:
             text = "the daemon uses static partitions: set CUDA_MPS_SM_PARTITION to one of them"
-            self._refuse(guest, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", text)
+            self._reject(client, "CUDA_ERROR_INVALID_RESOURCE_CONFIGURATION", text)
             return
-        self._queue.append(guest)
+        self._queue.append(client)
         self.serve()
-        if any(waiting is guest for waiting in self._queue):
-            self.log.write(f"NEW CLIENT {guest.pid} from user {guest.uid}: pending")
+        if any(waiting is client for waiting in self._queue):
+            self.log.write(f"NEW CLIENT {client.pid} from user {client.uid}: pending")
 
     def abandon(self, connection: socket.socket) -> None:
-        """A client in line has gone."""
+        """A client in the queue closed its connection."""
         self._queue = deque(each for each in self._queue if each.connection is not connection)
         self.serve()
 
     def serve(self) -> None:
         """One server at a time: a client of another user waits until the server is idle."""
         while self._queue and not self.quitting:
-            guest = self._queue[0]
-            uid = self._server_uid(guest.uid)
+            client = self._queue[0]
+            uid = self._server_uid(client.uid)
             if self.server is None:
                 self.start_server(uid)
                 return
             if self.server.status in (INITIALIZING, ENDED):
                 return
             if self.server.uid != uid:
-                if self.server.guests:
+                if self.server.client_partitions:
                     return
                 self.stop_server()
                 continue
-            if not self._hand_over(guest, self.server):
+            if not self._hand_over(client, self.server):
                 return
             self._queue.popleft()
 
@@ -171,7 +174,7 @@ class Control:
         pid = _fork_server(plan, their_requests, their_events)
         their_requests.close()
         their_events.close()
-        requests.settimeout(_PATIENCE_SECONDS)
+        requests.settimeout(_SERVER_TIMEOUT_SECONDS)
         events.setblocking(False)
         self.server = ServerHandle(pid, plan.uid, devices, settings, requests, events)
         self._watch(events)
@@ -183,7 +186,7 @@ class Control:
             return
         pid = self.server.pid
         os.kill(pid, signal.SIGTERM)
-        deadline = time.monotonic() + _PATIENCE_SECONDS
+        deadline = time.monotonic() + _SERVER_TIMEOUT_SECONDS
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
                 os.kill(pid, signal.SIGKILL)
@@ -191,7 +194,7 @@ class Control:
         self._forget_server("stopped")
 
     def reap(self) -> None:
-        """Notices a server that ended by itself or was killed."""
+        """Handles a server that exited or was killed."""
         if self.server is None:
             return
         pid, status = os.waitpid(self.server.pid, os.WNOHANG)
@@ -199,29 +202,29 @@ class Control:
             return
         self._read_events(self.server)
         if self.server.status == INITIALIZING:
-            text = "the server ended while it started"
+            text = "the server exited while it started"
             self._fail_queue(self.server, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
         how = os.waitstatus_to_exitcode(status)
         self._forget_server(f"exited with {how}" if how >= 0 else f"killed by signal {-how}")
         self.serve()
 
     def take_events(self) -> None:
-        """Reads what the server reported; before every command, so that answers are current."""
+        """Reads the events of the server, before every command, so that answers are current."""
         if self.server is not None:
             self._read_events(self.server)
             self.serve()
 
     def uses(self, partition: Partition) -> bool:
-        return self.server is not None and partition in self.server.guests.values()
+        return self.server is not None and partition in self.server.client_partitions.values()
 
     def waits(self, connection: socket.socket) -> bool:
-        return any(guest.connection is connection for guest in self._queue)
+        return any(client.connection is connection for client in self._queue)
 
     def shut_down(self) -> None:
         self.quitting = True
         self.stop_server()
-        for guest in self._queue:
-            guest.connection.close()
+        for client in self._queue:
+            client.connection.close()
         self._queue.clear()
 
     def _read_events(self, server: ServerHandle) -> None:
@@ -247,27 +250,27 @@ class Control:
             case "joined":
                 server.handed_over.pop(event["token"]).connection.close()
             case "left":
-                server.guests.pop(event["token"], None)
+                server.client_partitions.pop(event["token"], None)
             case "failed":
                 server.status = ENDED
                 self._fail_queue(server, event["error"], event["text"])
 
     def _fail_queue(self, server: ServerHandle, error: str, text: str) -> None:
-        """A server that could not start takes the clients with it that waited for it."""
+        """Rejects the clients that wait for a server that cannot start."""
         self.log.write(f"NEW SERVER {server.pid}: Failed to start: {error}: {text}")
         waiting, self._queue = self._queue, deque()
-        for guest in waiting:
-            if self._server_uid(guest.uid) == server.uid:
-                self._refuse(guest, error, text)
+        for client in waiting:
+            if self._server_uid(client.uid) == server.uid:
+                self._reject(client, error, text)
             else:
-                self._queue.append(guest)
+                self._queue.append(client)
 
-    def _hand_over(self, guest: Guest, server: ServerHandle) -> bool:
-        """False if the server has just died: the client stays in line for the next one.
+    def _hand_over(self, client: ClientConnection, server: ServerHandle) -> bool:
+        """Returns False if the server has exited. The client stays in the queue for the next one.
 
-        The connection is kept until the server has it, in case it dies in between.
+        The connection is kept until the server confirms it, in case the server exits before.
         """
-        partition = self._partition_of(guest)
+        partition = self._partition_of(client)
         terms = Terms(
             percentage=server.settings.percentage,
             pinned={uuid: limit.limit_bytes for uuid, limit in server.settings.pinned.items()},
@@ -278,20 +281,20 @@ class Control:
         message = {
             "op": "client",
             "token": self._tokens,
-            "command": guest.command,
+            "command": client.command,
             "terms": asdict(terms),
         }
         try:
             socket.send_fds(
-                server.requests, [json.dumps(message).encode()], [guest.connection.fileno()]
+                server.requests, [json.dumps(message).encode()], [client.connection.fileno()]
             )
         except OSError:
             return False
-        server.guests[self._tokens] = partition
-        server.handed_over[self._tokens] = guest
+        server.client_partitions[self._tokens] = partition
+        server.handed_over[self._tokens] = client
         self._tokens += 1
-        self._unwatch(guest.connection)
-        self.log.write(f"NEW CLIENT {guest.pid} from user {guest.uid}: Server already exists")
+        self._unwatch(client.connection)
+        self.log.write(f"NEW CLIENT {client.pid} from user {client.uid}: Server already exists")
         return True
 
     def _forget_server(self, how: str) -> None:
@@ -303,32 +306,32 @@ class Control:
         self._queue.extendleft(reversed(self.server.handed_over.values()))
         self.server = None
 
-    def _refuse(self, guest: Guest, error: str, text: str) -> None:
-        self._unwatch(guest.connection)
+    def _reject(self, client: ClientConnection, error: str, text: str) -> None:
+        self._unwatch(client.connection)
         with suppress(OSError):
-            guest.connection.sendall(error_line(error, text))
-        guest.connection.close()
+            client.connection.sendall(error_line(error, text))
+        client.connection.close()
 
-    def _partition_of(self, guest: Guest) -> Partition | None:
-        return self.partitions.find(guest.partition) if guest.partition else None
+    def _partition_of(self, client: ClientConnection) -> Partition | None:
+        return self.partitions.find(client.partition) if client.partition else None
 
     def _server_uid(self, uid: int) -> int:
         return 0 if self.config.multiuser else uid
 
 
 def _fork_server(plan: ServerPlan, requests: socket.socket, events: socket.socket) -> int:
-    """Signals wait until the child has its own way to hear them: it starts with the daemon's."""
+    """Blocks signals until the child has its own handlers: it inherits those of the daemon."""
     signals = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
     signal.pthread_sigmask(signal.SIG_BLOCK, signals)
     pid = os.fork()
     if pid == 0:
-        _live_as_server(plan, requests, events)
+        _run_in_child(plan, requests, events)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, signals)
     return pid
 
 
-def _live_as_server(plan: ServerPlan, requests: socket.socket, events: socket.socket) -> None:
-    """Never returns: the daemon's objects above us must not run their clean-up here."""
+def _run_in_child(plan: ServerPlan, requests: socket.socket, events: socket.socket) -> None:
+    """Never returns: the objects of the daemon must not be cleaned up in the child."""
     code = 1
     try:
         process.close_descriptors({0, 1, 2, requests.fileno(), events.fileno()})

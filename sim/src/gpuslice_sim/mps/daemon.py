@@ -1,4 +1,4 @@
-"""The control daemon's process: its files, its socket, its event loop."""
+"""The process of the control daemon: files, socket, event loop."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 from gpuslice_sim.mps import process, wire
 from gpuslice_sim.mps.commands import CommandError, Commands
-from gpuslice_sim.mps.control import Control, DaemonConfig, Guest
-from gpuslice_sim.mps.ledger import Ledger
+from gpuslice_sim.mps.control import ClientConnection, Control, DaemonConfig
+from gpuslice_sim.mps.gpu_usage import GpuUsage
 from gpuslice_sim.mps.logs import append, control_log
 from gpuslice_sim.mps.server import peer, wake_on_signal
 
@@ -31,18 +31,18 @@ class AlreadyRunningError(Exception):
 
 
 class SocketPathError(Exception):
-    """The path does not fit an AF_UNIX address."""
+    """The path is too long for an AF_UNIX address."""
 
 
 def run_daemon(config: DaemonConfig, ready: Callable[[], None]) -> int:
-    """Serves until `quit` or SIGTERM; calls `ready` when the socket answers."""
+    """Serves until `quit` or SIGTERM. Calls `ready` when the socket answers."""
     log = control_log(config.log_directory)
     endpoint = Endpoint(config.pipe_directory)
     try:
         listener = endpoint.open()
     except SocketPathError as error:
         log.write(f"Failed to start: {error}")
-        ready()  # as with the real daemon, whoever started it learns nothing
+        ready()  # the starter of a real daemon does not get the error either
         return 1
     log.write(f"Control daemon listens on {endpoint.socket_path}")
     ready()
@@ -62,7 +62,7 @@ class Endpoint:
         self._lock = -1
 
     def open(self) -> socket.socket:
-        """Takes over what a killed daemon left behind, but never from a living one."""
+        """Replaces the files of a killed daemon, but not those of a running one."""
         self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -72,8 +72,8 @@ class Endpoint:
         length = len(os.fsencode(self.socket_path))
         if length > _LONGEST_SOCKET_PATH:
             raise SocketPathError(
-                f"socket path {self.socket_path} has {length} bytes, at most "
-                f"{_LONGEST_SOCKET_PATH} fit: choose a shorter CUDA_MPS_PIPE_DIRECTORY"
+                f"socket path {self.socket_path} has {length} bytes, and the maximum is "
+                f"{_LONGEST_SOCKET_PATH}: use a shorter CUDA_MPS_PIPE_DIRECTORY"
             )
         self.socket_path.unlink(missing_ok=True)
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -85,23 +85,23 @@ class Endpoint:
         return listener
 
     def close(self) -> None:
-        """Ends with the lock, so that whoever sees it free may start at once."""
+        """Releases the lock last, so that another daemon can start as soon as it is free."""
         self.socket_path.unlink(missing_ok=True)
         self._pid_path.unlink(missing_ok=True)
         os.close(self._lock)
 
 
 class Daemon:
-    """Reads the first line of each connection and passes it on to who is concerned."""
+    """Reads the lines of each connection and dispatches them."""
 
     def __init__(self, config: DaemonConfig, endpoint: Endpoint, listener: socket.socket) -> None:
         self._config = config
         self._endpoint = endpoint
         self._listener = listener
-        self._ledger = Ledger(config.node)
+        self._usage = GpuUsage(config.node)
         self._selector = selectors.DefaultSelector()
         self._control = Control(
-            config, lambda: dict(self._ledger.values()), self._watch, self._unwatch
+            config, lambda: dict(self._usage.values()), self._watch, self._unwatch
         )
         self._commands = Commands(self._control)
         self._buffers: dict[socket.socket, wire.LineBuffer] = {}
@@ -154,7 +154,7 @@ class Daemon:
             self._drop(connection)
             return
         for line in lines:
-            if connection in self._buffers:  # else it was handed over or refused
+            if connection in self._buffers:  # otherwise it was passed to a server or rejected
                 self._on_line(connection, wire.decode(line))
 
     def _on_line(self, connection: socket.socket, line: Line) -> None:
@@ -162,8 +162,8 @@ class Daemon:
         match line.verb:
             case "client" if not self._control.waits(connection):
                 command = line.get("command") or "?"
-                guest = Guest(connection, pid, uid, command, line.get("partition"))
-                self._control.admit(guest)
+                client = ClientConnection(connection, pid, uid, command, line.get("partition"))
+                self._control.admit(client)
             case "command":
                 self._answer(connection, *self._run_command(uid, line.get("text") or ""))
             case "fault":
@@ -183,14 +183,14 @@ class Daemon:
         return status, output
 
     def _inject_fault(self, uid: int, device: str) -> tuple[int, str]:
-        """Not a command of MPS: lets a test or demo raise a fatal GPU fault without a client."""
+        """Not a command of MPS: tests and demos cause a fatal GPU fault without a client."""
         server = self._control.server
         try:
             self._check_owner(uid)
         except CommandError as error:
             return 1, str(error)
-        if server is None or not server.ask(op="fault", device=device).get("done"):
-            return 1, f"no server offers device {device!r}"
+        if server is None or not server.call(op="fault", device=device).get("done"):
+            return 1, f"no server has device {device!r}"
         self._control.take_events()
         return 0, ""
 
@@ -223,7 +223,7 @@ class Daemon:
         self._selector.register(source, selectors.EVENT_READ)
 
     def _unwatch(self, source: socket.socket) -> None:
-        """Also forgets a connection that goes to a server, or is refused."""
+        """Also forgets a connection that is passed to a server or rejected."""
         self._buffers.pop(source, None)
         try:
             self._selector.unregister(source)

@@ -1,4 +1,4 @@
-"""The GPUs a server offers, and how programs name them."""
+"""The GPUs of a server, and how programs name them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _HOPPER = (9, 0)
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as the driver reports it, or MIG device number `mig` of one.
+    """A GPU, or the MIG device with the number `mig` on it.
 
-    `index` is the GPU's number in NVML order.
+    `index` is the number of the GPU in NVML order.
     """
 
     index: int
@@ -37,19 +37,19 @@ class Device:
 
     @property
     def has_limits(self) -> bool:
-        """GPUs before Volta know neither thread shares nor memory limits."""
+        """GPUs before Volta have neither thread limits nor memory limits."""
         return self.capability >= _VOLTA
 
     @property
     def sms_per_chunk(self) -> int | None:
-        """The unit of static partitions; None where they do not exist."""
+        """The unit of static partitions. None if the GPU does not support them."""
         if self.capability < _AMPERE:
             return None
         return 8 if self.capability >= _HOPPER else 4
 
 
 def enumerate_devices(values: Mapping[str, str]) -> tuple[Device, ...]:
-    """What CUDA can find now: lost and absent GPUs are not among it, MIG devices are."""
+    """The devices that CUDA can find now, including MIG devices, without lost and absent GPUs."""
     count = int(values.get("gpu.count", "0"))
     found: list[Device] = []
     for index in range(count):
@@ -58,8 +58,8 @@ def enumerate_devices(values: Mapping[str, str]) -> tuple[Device, ...]:
     return tuple(found)
 
 
-def offered(values: Mapping[str, str], visible: str | None) -> tuple[Device, ...]:
-    """What a server with this CUDA_VISIBLE_DEVICES offers, in that order."""
+def served_devices(values: Mapping[str, str], visible: str | None) -> tuple[Device, ...]:
+    """The devices of a server with this CUDA_VISIBLE_DEVICES, in that order."""
     devices = enumerate_devices(values)
     if visible is not None:
         devices = select(devices, visible)
@@ -70,7 +70,7 @@ def offered(values: Mapping[str, str], visible: str | None) -> tuple[Device, ...
 
 
 def select(devices: Sequence[Device], visible: str) -> tuple[Device, ...]:
-    """CUDA_VISIBLE_DEVICES: the list ends before its first entry that names no GPU."""
+    """Applies CUDA_VISIBLE_DEVICES. The list ends before the first entry that matches no GPU."""
     chosen: list[Device] = []
     for key in visible.split(","):
         device = find(devices, key.strip())
@@ -83,7 +83,7 @@ def select(devices: Sequence[Device], visible: str) -> tuple[Device, ...]:
 
 
 def find(devices: Sequence[Device], key: str) -> Device | None:
-    """By ordinal, or by UUID or a prefix that only one GPU has."""
+    """By ordinal, UUID or unique prefix of a UUID."""
     if key.isdigit():
         ordinal = int(key)
         return devices[ordinal] if ordinal < len(devices) else None

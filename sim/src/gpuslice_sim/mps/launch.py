@@ -1,7 +1,8 @@
-"""Runs a control daemon of a simulated node, for tests and demos."""
+"""Runs the control daemon of a simulated node, for tests and demos."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -20,12 +21,15 @@ if TYPE_CHECKING:
 
 
 class MpsError(Exception):
-    """The daemon did not start, or refused a command."""
+    """The daemon did not start, or rejected a command."""
 
 
 class MpsDaemon:
-    """`nvidia-cuda-mps-control -d` of a node, started as NVIDIA's own programs start it:
-    with nothing in its environment but the two directories and what `env` adds."""
+    """`nvidia-cuda-mps-control -d` of a node.
+
+    Its environment contains only the two directories and `env`, as if one of NVIDIA's programs
+    had started it.
+    """
 
     def __init__(
         self,
@@ -65,42 +69,42 @@ class MpsDaemon:
         self.pid = int(pid_file.read_text())
 
     def stop(self) -> None:
-        """Quits the daemon; harmless if it is gone already."""
+        """Stops the daemon. Does nothing if it has exited."""
         if not is_running(self.pid):
             return
         os.kill(self.pid, signal.SIGTERM)
         wait_until_gone(self.pid)
 
     def kill(self) -> None:
-        """As a crash: sockets and files stay behind."""
+        """Simulates a crash: sockets and files remain."""
         os.kill(self.pid, signal.SIGKILL)
         wait_until_gone(self.pid)
 
     def command(self, text: str) -> str:
         """The output of a control command, without the final newline."""
-        return self._ask("command", text)
+        return self._request("command", text)
 
     def inject_fault(self, uuid: str) -> None:
-        """A fatal fault on a GPU, as if a kernel of one of its clients had caused it."""
-        self._ask("fault", uuid)
+        """Causes a fatal fault on a GPU, like a kernel of one of its clients."""
+        self._request("fault", uuid)
 
     def server_pid(self) -> int | None:
         pids = self.command("get_server_list").split()
         return int(pids[0]) if pids else None
 
     def env(self) -> dict[str, str]:
-        """What a client needs to find this daemon."""
+        """The variables that clients of this daemon need."""
         return {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory)}
 
     def commands(self) -> list[str]:
-        """Every command that a daemon of this pipe directory received, in order."""
+        """Every command that daemons of this pipe directory received, in order."""
         if not self._record.exists():
             return []
         rows = (line.split("\t", 2) for line in self._record.read_text().splitlines())
         return [text for pipe, _, text in rows if pipe == str(self.pipe_directory.absolute())]
 
     def run(self, *arguments: str, stdin: str = "") -> subprocess.CompletedProcess[str]:
-        """The program itself, in the daemon's environment."""
+        """Runs the program in the environment of the daemon."""
         directories = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe_directory),
             "CUDA_MPS_LOG_DIRECTORY": str(self.log_directory),
@@ -115,21 +119,21 @@ class MpsDaemon:
             timeout=PATIENCE_SECONDS,
         )
 
-    def _ask(self, verb: str, text: str) -> str:
+    def _request(self, verb: str, text: str) -> str:
         field = {"command": "text", "fault": "device"}[verb]
         try:
             connection = cli.connect(self.pipe_directory)
         except OSError as error:
             raise MpsError(f"no MPS daemon answers at {self.pipe_directory}: {error}") from error
         with connection, connection.makefile("rb") as answers:
-            status, output = cli.ask(connection, answers, verb, **{field: text})
+            status, output = cli.send_request(connection, answers, verb, **{field: text})
         if status:
             raise MpsError(f"{text}: {output}")
         return output
 
 
 def is_running(pid: int) -> bool:
-    """A zombie has ended, even if nobody has asked for its status."""
+    """A zombie does not run, even if its status was not read."""
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except OSError:
@@ -137,9 +141,24 @@ def is_running(pid: int) -> bool:
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
+def running_process(pid_file: Path) -> int | None:
+    """The process that the file names, if it runs. A daemon that quits removes its file."""
+    try:
+        pid = int(pid_file.read_text())
+    except (OSError, ValueError):
+        return None
+    return pid if is_running(pid) else None
+
+
+def kill(pid: int) -> None:
+    """Does nothing if the process has exited."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+
+
 def wait_until_gone(pid: int) -> None:
     deadline = time.monotonic() + PATIENCE_SECONDS
     while is_running(pid):
         if time.monotonic() > deadline:
-            raise MpsError(f"process {pid} does not end")
+            raise MpsError(f"process {pid} does not exit")
         time.sleep(0.005)

@@ -1,4 +1,4 @@
-"""The values MPS accepts, and what they mean. Pure functions."""
+"""Parses the values that MPS accepts. Pure functions."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _SIZE = re.compile(r"(\d+)([KMG])B?")
 
 
 class LimitError(ValueError):
-    """A value that MPS refuses."""
+    """MPS rejects the value."""
 
 
 @dataclass(frozen=True)
 class PinnedLimit:
-    """A device memory limit; `text` is what the get commands print."""
+    """A device memory limit. `text` is the output of the get commands."""
 
     text: str
     limit_bytes: int
 
 
 def parse_percentage(text: str) -> float:
-    """A share of the threads; the environment may carry decimals."""
+    """A share of the threads. In the environment, it can have decimals."""
     try:
         value = float(text)
     except ValueError:
@@ -33,7 +33,7 @@ def parse_percentage(text: str) -> float:
 
 
 def parse_whole_percentage(text: str) -> float:
-    """What commands accept: whether real daemons take decimals is not known, so these do not."""
+    """For commands. It is not known whether real daemons accept decimals, so this one does not."""
     if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 100:
         raise LimitError(f"active thread percentage {text!r} is not a whole number from 1 to 100")
     return float(text)
@@ -49,7 +49,7 @@ def parse_memory(text: str, branch: int) -> PinnedLimit:
 
 
 def parse_pinned_list(text: str, branch: int) -> tuple[tuple[str, PinnedLimit], ...]:
-    """`dev=limit[,dev=limit…]` as in CUDA_MPS_PINNED_DEVICE_MEM_LIMIT."""
+    """Parses CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: `dev=limit[,dev=limit…]`."""
     entries = []
     for entry in text.split(","):
         device, equals, limit = entry.strip().partition("=")
@@ -60,13 +60,13 @@ def parse_pinned_list(text: str, branch: int) -> tuple[tuple[str, PinnedLimit], 
 
 
 def multiprocessors(percentage: float, sms: int, sms_per_tpc: int) -> int:
-    """Rounds down to whole TPCs, but never to nothing."""
+    """Rounds down to whole TPCs, and returns at least one TPC."""
     tpcs = int(sms * percentage / 100 + 1e-9) // sms_per_tpc
     return max(tpcs, 1) * sms_per_tpc
 
 
 def tighter(one: int | None, other: int | None) -> int | None:
-    """The smaller of two limits, either of which may be missing."""
+    """The smaller of two limits. Both are optional."""
     if one is None or other is None:
         return other if one is None else one
     return min(one, other)

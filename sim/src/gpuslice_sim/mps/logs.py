@@ -31,7 +31,7 @@ def server_log(directory: Path) -> Log:
 
 
 def append(path: Path, text: str) -> None:
-    """One write of whole lines; a log that cannot be written never stops the writer."""
+    """Appends whole lines with one write. A log that cannot be written is not an error."""
     try:
         with path.open("ab", buffering=0) as file:
             file.write(text.encode())

@@ -1,4 +1,4 @@
-"""Static SM partitions of a daemon started with -S."""
+"""Static SM partitions of a daemon that was started with -S."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 class PartitionError(ValueError):
-    """A partition that cannot be made or removed."""
+    """A partition cannot be created or removed."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Partition:
 
     @property
     def name(self) -> str:
-        """What a client puts into CUDA_MPS_SM_PARTITION."""
+        """The value of CUDA_MPS_SM_PARTITION for a client."""
         return f"{self.device.uuid}/{self.identifier}"
 
     @property
@@ -34,7 +34,7 @@ class Partition:
 
 
 class Partitions:
-    """All partitions of one daemon, in the order they were made."""
+    """All partitions of one daemon, in order of their creation."""
 
     def __init__(self) -> None:
         self._made: list[Partition] = []
@@ -44,7 +44,7 @@ class Partitions:
         per_chunk = device.sms_per_chunk
         if per_chunk is None:
             raise PartitionError(f"{device.uuid} ({device.name}) has no static partitions: "
-                                 "they need an Ampere or later GPU")  # fmt: skip
+                                 "they require an Ampere or newer GPU")  # fmt: skip
         free = self.free_chunks(device)
         if not 1 <= chunks <= free:
             raise PartitionError(f"{chunks} chunks do not fit {device.uuid}: {free} are free")

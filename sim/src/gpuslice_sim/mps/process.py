@@ -1,4 +1,4 @@
-"""What Linux knows about our processes: their names, and when they end."""
+"""Process names, process ends and file descriptors on Linux."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PR_SET_NAME = 15
 
 
 def rename(title: str) -> None:
-    """Makes ps, pgrep and /proc show `title` instead of the interpreter's command line."""
+    """Changes the name and command line of this process, as ps, pgrep and /proc show them."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.prctl(_PR_SET_NAME, ctypes.c_char_p(title.encode()[:15]), 0, 0, 0)
-    # Fields 48 and 49 of proc_pid_stat(5): where the kernel reads the command line.
+    # Fields 48 and 49 of proc_pid_stat(5): the addresses of the command line.
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[45]), int(stat[46])
     room = end - start
@@ -24,7 +24,7 @@ def rename(title: str) -> None:
 
 
 def end_with_parent(parent: int) -> None:
-    """Asks for SIGTERM when the parent ends. Must follow any change of user id, which undoes it."""
+    """Sends SIGTERM to this process when the parent ends. A change of the user id resets it."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, int(signal.SIGTERM), 0, 0, 0)
     if os.getppid() != parent:
         os._exit(0)
@@ -37,11 +37,11 @@ def close_descriptors(keep: set[int]) -> None:
             try:
                 os.close(descriptor)
             except OSError:
-                continue  # the descriptor that listed the directory
+                continue  # the descriptor of the directory listing
 
 
 def detach(ready: int) -> None:
-    """Leaves session, working directory and open files of whoever started us; keeps `ready`."""
+    """Leaves the session, the working directory and all open files except `ready`."""
     os.setsid()
     os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
@@ -51,7 +51,7 @@ def detach(ready: int) -> None:
 
 
 def pid_namespace(pid: int) -> str:
-    """The inode of a process's PID namespace."""
+    """The inode of the PID namespace of a process."""
     try:
         return Path(f"/proc/{pid}/ns/pid").readlink().name.strip("pid:[]")
     except OSError:

@@ -1,4 +1,4 @@
-"""One MPS server process: it holds the GPUs, and its clients share its fate."""
+"""An MPS server process: it holds the GPUs, and its clients fail if it does."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpuslice_sim.mps import process, wire
 from gpuslice_sim.mps.calls import Calls, error_line
 from gpuslice_sim.mps.client import Client, CudaError, Terms
 from gpuslice_sim.mps.devices import EXCLUSIVE_PROCESS, PROHIBITED, find
-from gpuslice_sim.mps.ledger import Entry, Ledger
+from gpuslice_sim.mps.gpu_usage import Entry, GpuUsage
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,12 +28,12 @@ if TYPE_CHECKING:
 TITLE = "nvidia-cuda-mps-server"
 MESSAGE_BYTES = 1 << 17
 _POLL_SECONDS = 0.01
-_OWN = -1  # the ledger's key of the server itself; clients have tokens from 0
+_OWN = -1  # the key of the server itself; clients have tokens from 0
 
 
 @dataclass(frozen=True)
 class ServerPlan:
-    """What the daemon decides before it forks a server."""
+    """What the daemon sets before it forks a server."""
 
     node: Path
     uid: int
@@ -42,32 +42,32 @@ class ServerPlan:
 
 
 def run_server(plan: ServerPlan, requests: socket.socket, events: socket.socket) -> int:
-    """The life of a forked server; returns its exit code."""
+    """Runs a forked server and returns its exit code."""
     parent = os.getppid()
     process.rename(TITLE)
     _become(plan.uid)
     process.end_with_parent(parent)
-    ledger = Ledger(plan.node)
+    usage = GpuUsage(plan.node)
     try:
-        return Server(plan, ledger, requests, events).run()
+        return Server(plan, usage, requests, events).run()
     finally:
-        ledger.close()
+        usage.close()
 
 
 class Server:
-    """The event loop. Single-threaded, so every request meets a settled state."""
+    """The event loop. It has one thread, so every request sees a consistent state."""
 
     def __init__(
-        self, plan: ServerPlan, ledger: Ledger, requests: socket.socket, events: socket.socket
+        self, plan: ServerPlan, usage: GpuUsage, requests: socket.socket, events: socket.socket
     ) -> None:
         self._plan = plan
-        self._ledger = ledger
+        self._usage = usage
         self._requests = requests
         self._events = events
         self._selector = selectors.DefaultSelector()
         self._clients: dict[int, Client] = {}
         self._faulted: set[int] = set()
-        self._calls = Calls(plan.devices, ledger, self._clients, self._spread_fault)
+        self._calls = Calls(plan.devices, usage, self._clients, self._spread_fault)
         self._stopping = False
 
     def run(self) -> int:
@@ -78,10 +78,10 @@ class Server:
             self._open_devices()
         except CudaError as error:
             self._plan.log.write(f"Failed to start: {error}")
-            self._tell(event="failed", error=error.name, text=error.text)
+            self._send_event(event="failed", error=error.name, text=error.text)
             return 1
         self._plan.log.write(f"Server for user {self._plan.uid} is ready")
-        self._tell(event="ready")
+        self._send_event(event="ready")
         self._selector.register(self._requests, selectors.EVENT_READ)
         self._selector.register(wakeup, selectors.EVENT_READ)
         while not self._stopping:
@@ -96,8 +96,8 @@ class Server:
         return 0
 
     def _may_start(self, wakeup: socket.socket) -> bool:
-        """The key `mps.hold_init` keeps a server INITIALIZING; False if it is ended meanwhile."""
-        while self._ledger.values().get("mps.hold_init") == "1":
+        """Waits while the key `mps.hold_init` is 1. Returns False if the server must stop."""
+        while self._usage.values().get("mps.hold_init") == "1":
             if select.select([wakeup], [], [], _POLL_SECONDS)[0]:
                 return False
         return True
@@ -105,19 +105,19 @@ class Server:
     def _open_devices(self) -> None:
         if not self._plan.devices:
             raise CudaError("CUDA_ERROR_NO_DEVICE", "no CUDA-capable device is visible")
-        cost = int(self._ledger.values().get("mps.server_bytes") or 0)
-        with self._ledger.locked():
+        cost = int(self._usage.values().get("mps.server_bytes") or 0)
+        with self._usage.locked():
             for device in self._plan.devices:
                 self._check_mode(device)
-                if cost > self._ledger.free_bytes(device):
+                if cost > self._usage.free_bytes(device):
                     raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"{device.uuid} is full")
-                self._ledger.hold(_OWN, Entry(os.getpid(), device.uuid, "C", cost, 0, TITLE))
+                self._usage.hold(_OWN, Entry(os.getpid(), device.uuid, "C", cost, 0, TITLE))
 
     def _check_mode(self, device: Device) -> None:
         busy = "all CUDA-capable devices are busy or unavailable"
         if device.compute_mode == PROHIBITED:
             raise CudaError("CUDA_ERROR_DEVICE_UNAVAILABLE", f"{busy}: {device.uuid} is PROHIBITED")
-        holders = self._ledger.holders(device)
+        holders = self._usage.holders(device)
         if device.compute_mode == EXCLUSIVE_PROCESS and holders:
             pids = ", ".join(map(str, sorted(holders)))
             raise CudaError(
@@ -125,13 +125,13 @@ class Server:
                 f"{busy}: {device.uuid} is EXCLUSIVE_PROCESS and held by process {pids}",
             )
 
-    # The daemon's side
+    # Requests of the daemon
 
-    def _tell(self, **event: object) -> None:
+    def _send_event(self, **event: object) -> None:
         try:
             self._events.send(json.dumps(event).encode())
         except OSError:
-            self._stopping = True  # the daemon is gone
+            self._stopping = True  # the daemon has exited
 
     def _on_request(self) -> None:
         data, descriptors, _, _ = socket.recv_fds(self._requests, MESSAGE_BYTES, 1)
@@ -158,14 +158,14 @@ class Server:
                 return {"done": device is not None}
 
     def _terminate(self, pid: int) -> bool:
-        """Destroys the contexts of a client; it learns so at its next call."""
+        """Destroys the contexts of a client. Its next call fails."""
         chosen = [client for client in self._clients.values() if client.pid == pid]
         for client in chosen:
             self._calls.release(client)
             self._fail(client, "CUDA_ERROR_MPS_CLIENT_TERMINATED")
         return bool(chosen)
 
-    # The clients' side
+    # Requests of clients
 
     def _join(self, connection: socket.socket, request: dict[str, Any]) -> None:
         connection.setblocking(False)
@@ -174,23 +174,23 @@ class Server:
         client = Client(connection, request["token"], pid, request["command"], terms)
         self._clients[client.token] = client
         self._selector.register(connection, selectors.EVENT_READ, client)
-        self._tell(event="joined", token=client.token)
+        self._send_event(event="joined", token=client.token)
         if self._faulted:
-            text = "the server waits until the clients of a fault are gone"
+            text = "the server waits until the clients of a fault have exited"
             self._send(client, error_line("CUDA_ERROR_MPS_SERVER_NOT_READY", text))
             self._leave(client)
             return
         self._plan.log.write(f"New client {pid} from user {uid} connected")
-        self._send(client, self._welcome(client))
+        self._send(client, self._description(client))
 
-    def _welcome(self, client: Client) -> bytes:
-        """All a client needs to know, since in a container it sees nothing but this socket."""
+    def _description(self, client: Client) -> bytes:
+        """Everything that a client needs: in a container, it has nothing but this socket."""
         terms = client.terms
         first = wire.encode(
             "server",
             pid=os.getpid(),
             client=client.pid,
-            branch=self._ledger.values().get("driver.branch", "0"),
+            branch=self._usage.values().get("driver.branch", "0"),
             percentage=terms.percentage,
             priority=terms.priority,
             context_bytes=self._calls.context_bytes(),
@@ -229,8 +229,8 @@ class Server:
             else:
                 self._send(client, self._calls.answer(client, line))
 
-    def _leave(self, client: Client, farewell: bytes = b"") -> None:
-        """A client that says goodbye gets its answer when nothing of it is left."""
+    def _leave(self, client: Client, last_line: bytes = b"") -> None:
+        """Sends the last line to the client after everything that it held is released."""
         if self._clients.pop(client.token, None) is None:
             return
         self._selector.unregister(client.connection)
@@ -240,10 +240,10 @@ class Server:
             self._faulted.remove(client.token)
             if not self._faulted:
                 self._plan.log.write("All clients of the fault are gone")
-                self._tell(event="recovered")
-        self._tell(event="left", token=client.token)
+                self._send_event(event="recovered")
+        self._send_event(event="left", token=client.token)
         with suppress(OSError):
-            client.connection.sendall(farewell)
+            client.connection.sendall(last_line)
         client.connection.close()
 
     def _send(self, client: Client, data: bytes) -> None:
@@ -253,12 +253,12 @@ class Server:
             self._leave(client)
 
     def _fail(self, client: Client, name: str) -> None:
-        """Every further call answers with the error; a client that waits is woken by it."""
+        """Every further call fails with the error. A waiting client gets it at once."""
         client.error = name
         self._send(client, error_line(name))
 
     def _spread_fault(self, device: Device, origin: Client | None = None) -> None:
-        """Hits every client of every GPU that shares a client with the faulting one."""
+        """Fails all clients of every GPU that shares a client with the faulting GPU."""
         if not device.has_limits:
             self._plan.log.write(f"Fatal fault on {device.uuid}: the server ends")
             self._stopping = True
@@ -271,7 +271,7 @@ class Server:
         self._plan.log.write(f"Fatal fault on {device.uuid}: {len(hit)} clients affected")
         self._faulted.update(client.token for client in hit)
         if hit:
-            self._tell(event="fault")
+            self._send_event(event="fault")
         for client in hit:
             if client is origin:
                 client.error = "CUDA_ERROR_LAUNCH_FAILED"
@@ -280,7 +280,7 @@ class Server:
 
 
 def peer(connection: socket.socket) -> tuple[int, int, int]:
-    """PID, user and group of the other side, in this process's namespaces."""
+    """PID, user and group of the peer, in the namespaces of this process."""
     raw = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, gid = struct.unpack("3i", raw)
     return pid, uid, gid
@@ -308,7 +308,9 @@ def _describe(client: Client) -> dict[str, object]:
 
 
 def _become(uid: int) -> None:
-    """The user sees and may signal the server as its own; the effective rights stay, because the
-    node's state belongs to root."""
+    """Makes the user the owner of the process, who can signal it.
+
+    The effective user stays root, because the state of the node belongs to root.
+    """
     if os.geteuid() == 0 and uid != 0:
         os.setresuid(uid, 0, 0)

@@ -1,4 +1,4 @@
-"""Defaults of a control daemon and the settings of one server."""
+"""Defaults of a control daemon, and settings of a server."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Defaults:
-    """What the next server starts with. Devices are kept as they were named, oldest first."""
+    """The settings of the next server. Devices have the names of the commands, oldest first."""
 
     percentage: float = 100.0
     pinned: tuple[tuple[str, PinnedLimit], ...] = ()
@@ -32,7 +32,7 @@ class Defaults:
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a server gives its next client; memory limits by GPU UUID."""
+    """The settings of the next client of a server. Memory limits are by UUID of the GPU."""
 
     percentage: float
     pinned: dict[str, PinnedLimit]
@@ -44,7 +44,7 @@ class ServerSettings:
 def at_server_start(
     defaults: Defaults, devices: Sequence[Device], *, uuid_keys_apply: bool
 ) -> ServerSettings:
-    """Copies the defaults: the last entry of a device wins, unknown devices are ignored."""
+    """Copies the defaults. The last entry of a device applies; unknown devices are ignored."""
     pinned: dict[str, PinnedLimit] = {}
     for key, limit in defaults.pinned:
         if not key.isdigit() and not uuid_keys_apply:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import time
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended; `report` is the JSON object it printed."""
+    """The result of a run. `report` is the JSON object that it printed."""
 
     status: int
     report: dict[str, Any]
@@ -33,7 +34,7 @@ class Outcome:
 
     @property
     def device(self) -> dict[str, Any]:
-        """The only device it used."""
+        """The only device of the run."""
         [device] = self.report["devices"]
         return dict(device)
 
@@ -41,11 +42,10 @@ class Outcome:
 def run_client(
     program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
 ) -> Outcome:
-    """One run from start to end, with exactly this environment."""
+    """Runs simcuda to its end, with exactly this environment."""
     done = subprocess.run(
-        [program, *arguments],
+        _as_user(user, program, *arguments),
         env=dict(env),
-        user=user,
         capture_output=True,
         text=True,
         check=False,
@@ -56,14 +56,29 @@ def run_client(
     return Outcome(done.returncode, json.loads(done.stdout))
 
 
+def _as_user(user: int | None, program: Path, *arguments: str) -> list[str]:
+    """A program of its own changes the user, in the same process.
+
+    With its parameter `user`, subprocess forks instead of using vfork. Then handlers of gRPC run
+    between fork and exec, which can crash a process that has threads.
+    """
+    argv = [str(program), *arguments]
+    if user is None:
+        return argv
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise FileNotFoundError("setpriv is not on PATH: install util-linux")
+    return [setpriv, f"--reuid={user}", "--clear-groups", "--", *argv]
+
+
 class HeldClient:
-    """`simcuda hold`: keeps its contexts from `ready` until `stop` or the end of a `with`."""
+    """`simcuda hold`: keeps its contexts until `stop` or the end of the `with` block."""
 
     def __init__(
         self, program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
     ) -> None:
         self._process = subprocess.Popen(
-            [program, "hold", *arguments], env=dict(env), user=user, stdout=subprocess.PIPE
+            _as_user(user, program, "hold", *arguments), env=dict(env), stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
@@ -85,14 +100,14 @@ class HeldClient:
         return self._process.pid
 
     def ready(self) -> dict[str, Any]:
-        """The report it prints once it has its contexts; raises if it got none."""
+        """The report after its contexts exist. Raises ValueError if it has none."""
         report = self.next_report()
         if report["error"]:
             raise ValueError(f"simcuda hold: {report['error']}: {report['message']}")
         return report
 
     def next_report(self, timeout: float = PATIENCE_SECONDS) -> dict[str, Any]:
-        """The next line of its output; TimeoutError if there is none."""
+        """The next line of the output. Raises TimeoutError if there is none."""
         deadline = time.monotonic() + timeout
         while b"\n" not in self._rest:
             left = deadline - time.monotonic()
@@ -100,7 +115,7 @@ class HeldClient:
                 raise TimeoutError(f"simcuda {self.pid} printed nothing")
             data = os.read(self._output, 65536)
             if not data:
-                raise EOFError(f"simcuda {self.pid} ended without a report")
+                raise EOFError(f"simcuda {self.pid} exited without a report")
             self._rest += data
         line, _, self._rest = self._rest.partition(b"\n")
         return dict(json.loads(line))
@@ -109,7 +124,7 @@ class HeldClient:
         return self._process.wait(PATIENCE_SECONDS)
 
     def stop(self) -> int:
-        """Ends it in order and returns its exit status."""
+        """Sends SIGTERM and returns the exit status."""
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
         status = self.wait()

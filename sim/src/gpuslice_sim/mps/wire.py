@@ -1,7 +1,7 @@
 """The lines that clients, the command line and the daemon exchange over the control socket.
 
-A line is a verb and `key=value` words; blanks in values are percent-encoded, so that a client
-written in C needs no parser. A connection starts with `client …` or `command …`.
+A line contains a verb and `key=value` words. Spaces in values are percent-encoded, so that a client
+in C needs no parser. A connection starts with `client …` or `command …`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ class Line:
     fields: dict[str, str] = field(default_factory=dict)
 
     def get(self, key: str) -> str | None:
-        """The value of a key; `-` stands for none."""
+        """The value of a key. `-` means none."""
         value = self.fields.get(key)
         return None if value in (None, "-") else value
 
@@ -34,7 +34,7 @@ def decode(line: bytes) -> Line:
 
 
 class LineBuffer:
-    """Cuts a stream into lines."""
+    """Splits a stream into lines."""
 
     def __init__(self) -> None:
         self._rest = b""

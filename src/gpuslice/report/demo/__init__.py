@@ -1,1 +1,1 @@
-"""A simulated node end to end: the real agent, a simulated driver, MPS and kubelet."""
+"""Runs the agent on a simulated node, with a simulated driver, MPS and kubelet."""

@@ -1,4 +1,4 @@
-"""The processes behind the demo, and their tidy end."""
+"""Starts the processes of the demo, and stops them at its end."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Running:
 
 
 class Stage:
-    """A node, its MPS daemon, its kubelet and the agent: up on entry, gone on exit."""
+    """A node, its MPS daemon, its kubelet and the agent. All of them end with the `with` block."""
 
     def __init__(self, profile: str) -> None:
         self.profile = profile
@@ -71,7 +71,7 @@ class Stage:
         return self.node.gpus()
 
     def start_mps(self) -> None:
-        """What a deployer does once: exclusive GPUs, and a daemon that serves every user."""
+        """What an administrator does once: exclusive GPUs, and a daemon for all users."""
         for gpu in self.gpus:
             subprocess.run(
                 ["nvidia-smi", "-i", gpu.uuid, "-c", "EXCLUSIVE_PROCESS"],
@@ -109,7 +109,7 @@ class Stage:
         return running
 
     def simcuda(self, running: Running, *args: str) -> dict[str, Any]:
-        """A CUDA program with the container's environment and nothing else."""
+        """Runs a CUDA program with the environment of the container, and nothing else."""
         done = subprocess.run(
             [self.node.bin / "simcuda", *args],
             env=running.env,
@@ -121,11 +121,11 @@ class Stage:
         return result
 
     def free_units(self) -> dict[str, int]:
-        """GPU -> units that are healthy and not taken."""
-        taken = {i for running in self.running for i in running.allocation.ids}
+        """GPU -> units that are healthy and not in use."""
+        in_use = {i for running in self.running for i in running.allocation.ids}
         free = {gpu.uuid: 0 for gpu in self.gpus}
         for device, health in self.kubelet.devices(RESOURCE).items():
             uuid = device.partition("-_-")[0]
-            if health == "Healthy" and device not in taken:
+            if health == "Healthy" and device not in in_use:
                 free[uuid] += 1
         return free

@@ -1,4 +1,4 @@
-"""What the demo shows, in order."""
+"""The scenes of the demo, in order."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from gpuslice_sim.kubelet import AdmissionError, StartError
 _FATAL_XID = 79
 
 
-def tell(stage: Stage, view: View, pods: Sequence[int]) -> None:
+def play(stage: Stage, view: View, pods: Sequence[int]) -> None:
     _show_node(stage, view)
     _start_everything(stage, view)
     for number, units in enumerate(pods):
         _run_pod(stage, view, f"pod-{chr(ord('a') + number % 26)}", units)
-    _ask_for_too_much(stage, view)
+    _request_too_much(stage, view)
     _break_a_gpu(stage, view)
     _break_mps(stage, view)
-    view.scene("That was it")
-    view.say("The agent, NVML calls, gRPC and limits were real; only the driver was simulated.")
+    view.scene("End")
+    view.line("The agent, NVML calls, gRPC and limits were real; only the driver was simulated.")
 
 
-def linger(stage: Stage, view: View) -> None:
-    """Leaves everything running until interrupted and reports what changes."""
+def keep_running(stage: Stage, view: View) -> None:
+    """Keeps everything running until it is interrupted, and reports changes."""
     pods = stage.directory / "pods"
     pods.mkdir()
     for running in stage.running:
         lines = [f"{key}={shlex.quote(value)}" for key, value in sorted(running.env.items())]
         (pods / f"{running.name}.env").write_text("\n".join(lines) + "\n")
-    view.scene("Kept running: play with it from another terminal, end it with Ctrl-C")
+    view.scene("Kept running: try these commands in another terminal, stop with Ctrl-C")
     node = stage.node.directory
     view.command(f"gpuslice-sim fault {node} xid 1 79")
     view.command(f"LD_LIBRARY_PATH={stage.node.lib} PATH={stage.node.bin}:$PATH nvidia-smi -L")
@@ -45,7 +45,7 @@ def linger(stage: Stage, view: View) -> None:
         now = stage.kubelet.allocatable(RESOURCE)
         if now != seen:
             seen = now
-            view.say(f"{RESOURCE}: {now} of {stage.kubelet.capacity(RESOURCE)} units allocatable")
+            view.line(f"{RESOURCE}: {now} of {stage.kubelet.capacity(RESOURCE)} units allocatable")
 
 
 def _show_node(stage: Stage, view: View) -> None:
@@ -55,7 +55,7 @@ def _show_node(stage: Stage, view: View) -> None:
 
 
 def _start_everything(stage: Stage, view: View) -> None:
-    view.scene("The deployer starts MPS and the agent; users do nothing")
+    view.scene("The administrator starts MPS and the agent; users change nothing")
     view.command("nvidia-smi -c EXCLUSIVE_PROCESS")
     view.command(f"CUDA_MPS_PIPE_DIRECTORY={stage.pipe} nvidia-cuda-mps-control -d")
     stage.start_mps()
@@ -70,21 +70,21 @@ def _start_everything(stage: Stage, view: View) -> None:
 
 
 def _run_pod(stage: Stage, view: View, name: str, units: int) -> None:
-    view.scene(f"{name} asks for {units} GiB")
+    view.scene(f"{name} requests {units} GiB")
     try:
         running = stage.run_pod(name, units)
     except AdmissionError as refused:
         view.bad(f"{name} is not admitted")
         view.quote("event of the pod", str(refused))
         return
-    view.say("  its container received")
+    view.line("  its container received")
     view.env(running.env)
     _prove_limit(stage, view, running)
     _show_occupancy(stage, view)
 
 
 def _prove_limit(stage: Stage, view: View, running: Running) -> None:
-    view.command("simcuda fill    # inside the container: allocate until nothing more is given")
+    view.command("simcuda fill    # in the container: allocate until an allocation fails")
     used = stage.simcuda(running, "fill")
     [device] = stage.simcuda(running, "info")["devices"]
     limit, total = running.units << 30, used["total_bytes"]
@@ -98,15 +98,16 @@ def _prove_limit(stage: Stage, view: View, running: Running) -> None:
     else:
         view.bad(
             f"{used['error']} at {total} bytes, before its limit of {limit}: the card is full, "
-            f"as driver and MPS server take their part (see --memory-reserve); {shares}"
+            "because the driver and the MPS server use memory, too (see --memory-reserve); "
+            f"{shares}"
         )
 
 
-def _ask_for_too_much(stage: Stage, view: View) -> None:
+def _request_too_much(stage: Stage, view: View) -> None:
     free = stage.free_units()
     units, total = max(free.values()) + 1, sum(free.values())
-    where = "but not on one GPU" if total >= units else "which is too little"
-    view.scene(f"pod-big asks for {units} GiB; {total} GiB are free, {where}")
+    where = "but not on one GPU" if total >= units else "which is not enough"
+    view.scene(f"pod-big requests {units} GiB; {total} GiB are free, {where}")
     try:
         stage.run_pod("pod-big", units)
     except AdmissionError as refused:
@@ -116,7 +117,7 @@ def _ask_for_too_much(stage: Stage, view: View) -> None:
 
 def _break_a_gpu(stage: Stage, view: View) -> None:
     gpu = stage.gpus[0]
-    view.scene(f"GPU {gpu.minor} reports XID {_FATAL_XID}: it has fallen off the bus")
+    view.scene(f"GPU {gpu.minor} reports XID {_FATAL_XID}: the GPU has fallen off the bus")
     view.command(f"gpuslice-sim fault {stage.node.directory} xid 0 {_FATAL_XID}")
     stage.node.faults.xid(0, _FATAL_XID)
     stage.kubelet.wait_until(lambda: stage.free_units()[gpu.uuid] == 0, "the GPU to be unhealthy")
@@ -134,16 +135,16 @@ def _break_a_gpu(stage: Stage, view: View) -> None:
 def _break_mps(stage: Stage, view: View) -> None:
     if not stage.running:
         return
-    view.scene("MPS dies: nothing starts without limits")
+    view.scene("MPS crashes: no container starts without limits")
     allocatable = stage.kubelet.allocatable(RESOURCE)
     stage.mps.kill()
     view.command("kill -9 $(pidof nvidia-cuda-mps-control)")
     running = stage.running[-1]
     try:
         stage.kubelet.start_container(running.allocation.pod, "main")
-    except StartError as held_back:
-        view.bad(f"{running.name} restarts and has to wait")
-        view.quote("event of the pod", str(held_back))
+    except StartError as refused:
+        view.bad(f"{running.name} restarts and must wait")
+        view.quote("event of the pod", str(refused))
     stage.mps.start()
     stage.kubelet.start_container(running.allocation.pod, "main")
     # Meanwhile all slices may have been unhealthy.

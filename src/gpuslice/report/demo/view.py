@@ -1,4 +1,4 @@
-"""How the demo looks: colours and boxes on a terminal, plain lines elsewhere."""
+"""Prints the demo: with colours and boxes on a terminal, as plain lines otherwise."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class View:
     def __init__(self) -> None:
         terminal = sys.stdout.isatty()
         self._console = Console(width=None if terminal else _PLAIN_WIDTH, highlight=False)
-        # Time to read, where somebody watches.
+        # Time to read, on a terminal only.
         self._pause_seconds = 0.8 if terminal else 0.0
         self._scene = 0
 
@@ -34,7 +34,7 @@ class View:
         self._console.print()
         self._console.rule(f"[bold cyan]{self._scene}. {escape(title)}", align="left")
 
-    def say(self, text: str) -> None:
+    def line(self, text: str) -> None:
         self._console.print(text)
 
     def command(self, text: str) -> None:
@@ -46,8 +46,8 @@ class View:
     def bad(self, text: str) -> None:
         self._console.print(Text.assemble(("✘ ", "bold red"), text), soft_wrap=True)
 
-    def quote(self, who: str, text: str) -> None:
-        self._console.print(Panel(escape(text), title=escape(who), border_style="yellow"))
+    def quote(self, title: str, text: str) -> None:
+        self._console.print(Panel(escape(text), title=escape(title), border_style="yellow"))
 
     def gpus(self, gpus: Sequence[SimGpu]) -> None:
         table = Table(box=None, header_style="dim", padding=(0, 2, 0, 0))
@@ -61,7 +61,7 @@ class View:
     def env(self, env: Mapping[str, str]) -> None:
         table = Table(box=None, show_header=False, padding=(0, 1, 0, 0))
         table.add_column()
-        # Never cut off: the limit stands at the end.
+        # Never truncated: the limit is at the end.
         table.add_column(overflow="fold")
         for key, value in sorted(env.items()):
             table.add_row(Text(key, "cyan"), value)

@@ -1,1 +1,0 @@
-"""The node daemon: assembles the parts, owns start, reload and shutdown."""

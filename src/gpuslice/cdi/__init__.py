@@ -1,0 +1,1 @@
+"""CDI specifications: what they contain, and the files that a container runtime reads."""

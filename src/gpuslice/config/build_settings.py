@@ -1,0 +1,161 @@
+"""Option values and the content of the file -> settings."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from gpuslice.config.file_content import FileContent
+from gpuslice.config.option_values import OptionReader
+from gpuslice.config.settings import (
+    NESTED_ENV,
+    CdiSettings,
+    ContainerSettings,
+    DeviceList,
+    HealthSettings,
+    MemoryMps,
+    Nested,
+    Settings,
+)
+from gpuslice.config.validation import check_imex_channels, check_resource_name
+from gpuslice.config.value_parsers import (
+    parse_memory_reserve,
+    parse_memory_selection,
+    parse_memory_unit,
+)
+from gpuslice.config.xid_list import parse_xid_list
+from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules, Selection
+
+# Any of these turns memory units on.
+_MEMORY_OPTIONS = (
+    "resource", "memory-devices", "memory-unit", "memory-reserve", "threads", "mps-pipe",
+)  # fmt: skip
+
+
+def build_settings(options: OptionReader, file: FileContent, base: Settings) -> Settings:
+    """`base` has the values of options that are not set. Raises ConfigError."""
+    nested = options.choice("nested", base.nested)
+    is_guest = nested is Nested.GUEST
+    memory_mps = _memory_mps(options, base.memory_mps)
+    memory = _memory(options, file, base.rules.memory, memory_mps)
+    return replace(
+        base,
+        rules=_rules(options, file, base.rules, memory, nested),
+        memory_mps=memory_mps,
+        containers=_containers(options, base.containers),
+        cdi=_cdi(options, base.cdi),
+        health=_health(options, base.health),
+        policy=options.choice("shared-devices-allocation-policy", base.policy),
+        discovery=options.choice("device-discovery-strategy", base.discovery),
+        fail_on_init_error=options.switch("fail-on-init-error", base.fail_on_init_error),
+        kubelet_socket=options.text("kubelet-socket", base.kubelet_socket),
+        nested_env=options.text("nested-env", NESTED_ENV) if is_guest else None,
+        nested_devices=options.text("nested-devices", "") or None if is_guest else None,
+        nested_directory=options.text("nested-dir", base.nested_directory),
+        labels=file.labels,
+    )
+
+
+def _rules(
+    options: OptionReader,
+    file: FileContent,
+    base: Rules,
+    memory: MemoryRule | None,
+    nested: Nested,
+) -> Rules:
+    default = NameRule("*", DEFAULT_NAME)
+    return replace(
+        base,
+        mig_strategy=options.choice("mig-strategy", base.mig_strategy),
+        gpus=file.gpus if file.gpus[-1:] == (default,) else (*file.gpus, default),
+        mig=file.mig or None,
+        replicas=file.replicas,
+        memory=memory,
+        nested=nested is Nested.HOST,
+    )
+
+
+def _memory(
+    options: OptionReader, file: FileContent, default: MemoryRule | None, mps: MemoryMps
+) -> MemoryRule | None:
+    """None: memory units are off. Their options are validated all the same."""
+    wanted = file.has_memory or any(options.text(name, "") for name in _MEMORY_OPTIONS)
+    base = default or MemoryRule()
+    devices = options.get("memory-devices")
+    selection: Selection | None = ALL if wanted else base.devices
+    if devices is not None:
+        selection = parse_memory_selection(devices.source, devices.text)
+    resource = options.text("resource", base.resource)
+    check_resource_name("resource", resource)
+    unit, reserve = options.get("memory-unit"), options.get("memory-reserve")
+    rule = MemoryRule(
+        devices=selection or ALL,
+        resource=resource,
+        unit=base.unit if unit is None else parse_memory_unit(unit.source, unit.text),
+        reserve_mib=(
+            base.reserve_mib
+            if reserve is None
+            else parse_memory_reserve(reserve.source, reserve.text)
+        ),
+        threads=options.choice("threads", base.threads),
+        limited=mps.pipe is not None,
+    )
+    by_default = default is not None and not file.advertises_devices
+    return rule if selection is not None and (wanted or by_default) else None
+
+
+def _memory_mps(options: OptionReader, base: MemoryMps) -> MemoryMps:
+    return MemoryMps(
+        # An empty flag turns off MPS that the file turns on.
+        pipe=options.text("mps-pipe", base.pipe or "") or None,
+        check=options.choice("mps-check", base.check),
+    )
+
+
+def _containers(options: OptionReader, base: ContainerSettings) -> ContainerSettings:
+    strategies = options.choices("device-list-strategy", DeviceList)
+    driver_root = options.text("driver-root", base.driver_root) or "/"
+    return ContainerSettings(
+        device_list=base.device_list if strategies is None else frozenset(strategies),
+        device_id=options.choice("device-id-strategy", base.device_id),
+        pass_device_specs=options.switch("pass-device-specs", base.pass_device_specs),
+        gdrcopy=options.switch("gdrcopy-enabled", base.gdrcopy),
+        gds=options.switch("gds-enabled", base.gds),
+        mofed=options.switch("mofed-enabled", base.mofed),
+        imex_channels=_imex_channels(options, base.imex_channels),
+        imex_required=options.switch("imex-required", base.imex_required),
+        mps_root=options.text("mps-root", base.mps_root or "") or None,
+        driver_root=driver_root,
+        dev_root=options.text("dev-root", "") or driver_root,
+        cdi_annotation_prefix=options.text("cdi-annotation-prefix", base.cdi_annotation_prefix),
+    )
+
+
+def _imex_channels(options: OptionReader, default: tuple[int, ...]) -> tuple[int, ...]:
+    channels = options.text_list("imex-channel-ids")
+    if channels is None:
+        return default
+    check_imex_channels("imex-channel-ids", channels)
+    return tuple(map(int, channels))
+
+
+def _cdi(options: OptionReader, base: CdiSettings) -> CdiSettings:
+    features, hooks = options.text_list("cdi-feature-flags"), options.text_list("cdi-disable-hooks")
+    return CdiSettings(
+        hook_path=options.text("nvidia-cdi-hook-path", base.hook_path),
+        container_driver_root=options.text("driver-root-ctr-path", base.container_driver_root),
+        feature_flags=base.feature_flags if features is None else frozenset(features),
+        disabled_hooks=base.disabled_hooks if hooks is None else frozenset(hooks),
+        directory=options.text("cdi-directory", base.directory),
+        remove_on_exit=options.switch("cdi-remove-on-exit", base.remove_on_exit),
+    )
+
+
+def _health(options: OptionReader, base: HealthSettings) -> HealthSettings:
+    disabled = parse_xid_list(options.get("disabled-xids"))
+    enabled = parse_xid_list(options.get("enabled-xids"))
+    return HealthSettings(
+        enabled=options.switch("health-checks", base.enabled),
+        ignored=disabled.xids,
+        fatal=None if enabled.every else enabled.xids,
+        ignore_all=disabled.every,
+    )

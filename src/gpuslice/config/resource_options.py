@@ -1,0 +1,123 @@
+"""Options for the resources that a node advertises: memory units, GPUs, MIG devices, replicas."""
+
+from __future__ import annotations
+
+from gpuslice.config.option_definition import Option, OptionKind
+from gpuslice.slicing.rules import GPUSHARE_RESOURCE
+
+MEMORY_OPTIONS = (
+    Option(
+        "resource",
+        "Resource name of memory units.",
+        GPUSHARE_RESOURCE,
+        ("GPUSLICE_RESOURCE",),
+        key="sharing.memory.resource",
+    ),
+    Option(
+        "memory-devices",
+        "GPUs whose memory is divided into units: all, none, a number of GPUs, or indices and "
+        "UUIDs separated by commas.",
+        "all with gpuslice agent, none with nvidia-device-plugin",
+        ("GPUSLICE_MEMORY_DEVICES",),
+        key="sharing.memory.devices",
+    ),
+    Option(
+        "memory-unit",
+        "Size of one unit: GiB, MiB, or a size such as 256MiB.",
+        "GiB",
+        ("GPUSLICE_MEMORY_UNIT",),
+        key="sharing.memory.unit",
+    ),
+    Option(
+        "memory-reserve",
+        "Memory of each GPU that is not divided into units, for the MPS server.",
+        "0",
+        ("GPUSLICE_MEMORY_RESERVE",),
+        key="sharing.memory.reserve",
+    ),
+    Option(
+        "threads",
+        "Limit on the threads of a container: proportional to its memory, or none.",
+        "proportional",
+        ("GPUSLICE_THREADS",),
+        key="sharing.memory.threads",
+    ),
+    Option(
+        "mps-pipe",
+        "Pipe directory of the MPS daemon of the node. It turns on limits for containers.",
+        "",
+        ("GPUSLICE_MPS_PIPE",),
+        key="sharing.memory.mps.pipeDirectory",
+    ),
+    Option(
+        "mps-check",
+        "Mark slices unhealthy while MPS does not respond: require (always), auto (only if the "
+        "agent can see the pipe directory) or off.",
+        "require",
+        ("GPUSLICE_MPS_CHECK",),
+        key="sharing.memory.mps.check",
+    ),
+)
+
+DEVICE_OPTIONS = (
+    Option(
+        "mig-strategy",
+        "How to advertise GPUs in MIG mode: none (as whole GPUs), single (MIG devices as GPUs) or "
+        "mixed (MIG devices by profile).",
+        "none",
+        ("MIG_STRATEGY",),
+        key="flags.migStrategy",
+    ),
+    Option(
+        "device-discovery-strategy",
+        "How to find GPUs: auto, nvml or tegra.",
+        "auto",
+        ("DEVICE_DISCOVERY_STRATEGY",),
+        key="flags.deviceDiscoveryStrategy",
+    ),
+    Option(
+        "shared-devices-allocation-policy",
+        "Replicas that the kubelet should prefer: distributed, packed or spread.",
+        "distributed",
+        ("SHARED_DEVICES_ALLOCATION_POLICY",),
+        key="flags.plugin.sharedDevicesAllocationPolicy",
+    ),
+    Option(
+        "mps-root",
+        "Directory of the MPS daemons on the host. Required for replicas with MPS.",
+        "",
+        ("MPS_ROOT",),
+        key="flags.mpsRoot",
+    ),
+    Option(
+        "fail-on-init-error",
+        "Exit if there is no driver or no GPU. If false, wait for them.",
+        "true",
+        ("FAIL_ON_INIT_ERROR",),
+        OptionKind.SWITCH,
+        key="flags.failOnInitError",
+    ),
+    Option(
+        "health-checks",
+        "Check the health of GPUs.",
+        "true",
+        ("GPUSLICE_HEALTH_CHECKS",),
+        OptionKind.SWITCH,
+        key="health.enabled",
+    ),
+    Option(
+        "disabled-xids",
+        "XIDs to ignore, separated by commas; all or xids for every XID.",
+        "",
+        ("DP_DISABLE_HEALTHCHECKS",),
+        OptionKind.VARIABLE,
+    ),
+    Option(
+        "enabled-xids",
+        "XIDs that are fatal even if they are ignored otherwise, separated by commas; all for "
+        "every XID.",
+        "",
+        ("DP_ENABLE_HEALTHCHECKS",),
+        OptionKind.VARIABLE,
+    ),
+)

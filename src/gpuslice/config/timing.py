@@ -1,0 +1,61 @@
+"""How often the daemons probe, poll and retry, and how long they wait."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+
+from gpuslice.config.errors import ConfigError
+
+VARIABLE = "GPUSLICE_TIMING"
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """In seconds. The defaults suit every node; tests use shorter times."""
+
+    # Scan for GPUs and MIG devices that were added, removed or changed.
+    hardware_scan: float = 10.0
+    # After settings or GPUs could not be applied.
+    retry: float = 5.0
+    # Probe each GPU: a lost one does not always send an event.
+    gpu_probe: float = 5.0
+    # After waiting for events of GPUs failed.
+    gpu_event_retry: float = 1.0
+    # Read from the kubelet which devices are in use.
+    usage_poll: float = 10.0
+    # The agent probes MPS control daemons.
+    mps_probe: float = 5.0
+    # The program that runs MPS control daemons probes them.
+    mps_daemon_probe: float = 3.0
+    # Before the first restart of an MPS control daemon; each further one waits twice as long.
+    mps_restart: float = 0.5
+    # Until a command to an MPS control daemon counts as failed.
+    mps_command: float = 5.0
+    # Until an MPS control daemon answers `quit`, and then until its process exits.
+    mps_quit: float = 10.0
+    mps_exit: float = 5.0
+    # Until a program starts without the label of its node.
+    node_label: float = 10.0
+    # Check a directory without an event, for changes that inotify does not report.
+    directory_resync: float = 5.0
+
+
+def read_timing(environment: Mapping[str, str]) -> Timing:
+    """From GPUSLICE_TIMING, for example `retry=0.1,mps_probe=0.2`. Raises ConfigError."""
+    changes = [part.strip() for part in environment.get(VARIABLE, "").split(",") if part.strip()]
+    return replace(Timing(), **dict(map(_parse, changes)))
+
+
+def _parse(change: str) -> tuple[str, float]:
+    name, _, text = change.partition("=")
+    names = [field.name for field in fields(Timing)]
+    if name not in names:
+        raise ConfigError(VARIABLE, change, f"use name=seconds with one of {', '.join(names)}")
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = 0.0
+    if not 0.0 < seconds < 86_400.0:
+        raise ConfigError(VARIABLE, change, "use a positive number of seconds, at most a day")
+    return name, seconds

@@ -1,0 +1,58 @@
+"""A MIG device of a GPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pynvml
+
+from gpuslice.gpus.nvml.calls import call
+
+
+@dataclass(frozen=True, slots=True)
+class MigAttributes:
+    """The attributes of a MIG device."""
+
+    memory_mib: int
+    multiprocessors: int
+    gpu_slices: int
+    compute_slices: int
+    # copy, decoder, encoder, jpeg, ofa
+    engines: tuple[int, int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class MigHandle:
+    """A MIG device. `index` is its index on the GPU."""
+
+    index: int
+    _raw: Any
+
+    def uuid(self) -> str:
+        return str(call(pynvml.nvmlDeviceGetUUID, self._raw))
+
+    def name(self) -> str:
+        return str(call(pynvml.nvmlDeviceGetName, self._raw))
+
+    def gpu_instance(self) -> int:
+        return int(call(pynvml.nvmlDeviceGetGpuInstanceId, self._raw))
+
+    def compute_instance(self) -> int:
+        return int(call(pynvml.nvmlDeviceGetComputeInstanceId, self._raw))
+
+    def attributes(self) -> MigAttributes:
+        found = call(pynvml.nvmlDeviceGetAttributes_v2, self._raw)
+        return MigAttributes(
+            memory_mib=int(found.memorySizeMB),
+            multiprocessors=int(found.multiprocessorCount),
+            gpu_slices=int(found.gpuInstanceSliceCount),
+            compute_slices=int(found.computeInstanceSliceCount),
+            engines=(
+                int(found.sharedCopyEngineCount),
+                int(found.sharedDecoderCount),
+                int(found.sharedEncoderCount),
+                int(found.sharedJpegCount),
+                int(found.sharedOfaCount),
+            ),
+        )

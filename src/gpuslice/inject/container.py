@@ -1,0 +1,65 @@
+"""Grants -> what their containers receive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gpuslice.config.settings import ContainerSettings
+from gpuslice.inject.edits import ContainerEdits, merged
+from gpuslice.inject.gpushare import gpushare_variables
+from gpuslice.inject.mps import LimitKey, mps_client
+from gpuslice.inject.nested import nested
+from gpuslice.inject.visible import Host, visible
+from gpuslice.mps.daemons import Daemon
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.grant import Grant, GrantedPart
+from gpuslice.slicing.rules import SharingStrategy
+
+
+@dataclass(frozen=True)
+class Injection:
+    """Everything that the edits depend on besides the grant."""
+
+    containers: ContainerSettings
+    host: Host
+    limit_key: LimitKey
+    # By name.
+    daemons: Mapping[str, Daemon] = field(default_factory=dict)
+    # Every device of the node, which nodes of nested clusters see.
+    all_devices: tuple[Device, ...] = ()
+    # Writes the list of a nested node's devices to a file of the host and returns its path.
+    write_nested_file: Callable[[str], str] = field(default=str, compare=False)
+
+
+def container_edits(grants: Sequence[Grant], injection: Injection) -> list[ContainerEdits]:
+    """One per grant. The grants are those of one Allocate call, that is, of one pod."""
+    pod_units = sum(one.count for one in grants)
+    return [_edits(one, pod_units, injection) for one in grants]
+
+
+def _edits(grant: Grant, pod_units: int, injection: Injection) -> ContainerEdits:
+    parts = [_visible_devices(grant, injection)]
+    if grant.pool.sharing is SharingStrategy.MEMORY:
+        [granted] = grant.parts
+        parts.append(gpushare_variables(granted, pod_units=pod_units))
+    parts += [_limits(granted, injection) for granted in grant.parts if granted.part.daemon]
+    return merged(parts)
+
+
+def _visible_devices(grant: Grant, injection: Injection) -> ContainerEdits:
+    devices = [granted.part.device for granted in grant.parts]
+    if grant.pool.nested:
+        return nested(
+            devices,
+            injection.all_devices,
+            injection.containers,
+            injection.host,
+            injection.write_nested_file,
+        )
+    return visible(devices, injection.containers, injection.host)
+
+
+def _limits(granted: GrantedPart, injection: Injection) -> ContainerEdits:
+    daemon = injection.daemons[granted.part.daemon or ""]
+    return mps_client(granted.part.device.uuid, granted.limits, daemon, injection.limit_key)

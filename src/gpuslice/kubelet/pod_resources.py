@@ -1,0 +1,67 @@
+"""Reads from the kubelet which containers hold which devices."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from pathlib import Path
+
+import grpc
+
+from gpuslice.kubelet.api import podresources_pb2 as api
+
+_LIST_SECONDS = 5.0
+
+
+class PodResourcesError(Exception):
+    """The kubelet does not answer; the message states the remedy."""
+
+
+def pod_resources_socket(kubelet_socket: Path) -> Path:
+    """Both sockets have their place below the kubelet's root directory."""
+    return kubelet_socket.parent.parent / "pod-resources" / "kubelet.sock"
+
+
+class PodResources:
+    """The pod resources API is a list that callers poll: it has no watch."""
+
+    def __init__(self, socket: Path) -> None:
+        self._socket = socket
+
+    async def devices_in_use(self) -> Mapping[str, frozenset[str]]:
+        """Device ids by resource. Raises PodResourcesError."""
+        if not self._socket.exists():
+            raise PodResourcesError(
+                f"{self._socket} does not exist: mount the kubelet's pod-resources directory into "
+                "this container, next to its device-plugins directory"
+            )
+        try:
+            response = await self._list()
+        except grpc.aio.AioRpcError as error:
+            raise PodResourcesError(
+                f"the kubelet does not list its containers at {self._socket} "
+                f"({error.code().name}: {error.details()})"
+            ) from error
+        ids: defaultdict[str, set[str]] = defaultdict(set)
+        for pod in response.pod_resources:
+            for container in pod.containers:
+                for devices in container.devices:
+                    ids[devices.resource_name].update(devices.device_ids)
+        return {resource: frozenset(held) for resource, held in ids.items()}
+
+    async def _list(self) -> api.ListPodResourcesResponse:
+        options = [
+            ("grpc.default_authority", "localhost"),
+            # The list contains every device id that is in use.
+            ("grpc.max_receive_message_length", -1),
+        ]
+        async with grpc.aio.insecure_channel(f"unix:{self._socket}", options=options) as channel:
+            call = channel.unary_unary(
+                "/v1.PodResourcesLister/List",
+                request_serializer=api.ListPodResourcesRequest.SerializeToString,
+                response_deserializer=api.ListPodResourcesResponse.FromString,
+            )
+            response: api.ListPodResourcesResponse = await call(
+                api.ListPodResourcesRequest(), timeout=_LIST_SECONDS
+            )
+            return response

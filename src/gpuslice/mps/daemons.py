@@ -1,0 +1,49 @@
+"""The MPS control daemons that limit the containers of a node, and how they are reached."""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from gpuslice.config.settings import MpsCheck, Settings
+from gpuslice.mps.daemon_paths import DaemonPaths
+from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.rules import SharingStrategy
+
+
+@dataclass(frozen=True, slots=True)
+class Daemon:
+    """A control daemon, and the paths under which the agent and containers reach it."""
+
+    # Parts of pools refer to it by this name.
+    name: str
+    # The pipe directory in the agent and in containers.
+    pipe: str
+    # The same directory on the host.
+    host_pipe: str
+    # The directory on the host that daemon and clients use as /dev/shm; None: containers have
+    # their own.
+    host_shm: str | None = None
+    check: MpsCheck = MpsCheck.REQUIRE
+
+
+def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
+    """By name."""
+    return {name: _daemon(name, pool, settings) for pool in pools for name in sorted(pool.daemons)}
+
+
+def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
+    if pool.sharing is SharingStrategy.MEMORY:
+        pipe = settings.memory_mps.pipe
+        assert pipe is not None  # memory is limited only if it is set
+        # The same path on the host and in containers, because MPS requires it.
+        return Daemon(name, pipe, pipe, check=settings.memory_mps.check)
+    root = settings.containers.mps_root
+    assert root is not None  # checked with the settings
+    return Daemon(
+        name,
+        str(DaemonPaths(name).pipe),
+        posixpath.join(root, name, "pipe"),
+        posixpath.join(root, "shm"),
+    )

@@ -1,0 +1,138 @@
+"""The difference of two snapshots: what changed, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gpuslice.codes import Code
+from gpuslice.gpus.faults import Fault
+from gpuslice.node.snapshot import Problem, Snapshot
+from gpuslice.slicing.pool import Pool
+from gpuslice.telemetry.logs import LogLevel
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    code: Code
+    event: str
+    level: LogLevel = LogLevel.INFO
+    fields: Mapping[str, object] = field(default_factory=dict)
+
+
+def changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """In the order in which an operator wants to read them."""
+    yield from _settings(before, after)
+    yield from _config_problems(before, after)
+    yield from _notices(before, after)
+    yield from _pools(before, after)
+    yield from _faults(before, after)
+    yield from _daemons(before, after)
+
+
+def _settings(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    settings = after.settings
+    # Settings that were rejected in between are in force again: say so.
+    recovered = bool(before.config_problems) and not after.config_problems
+    if settings is not None and (settings != before.settings or recovered):
+        yield Change(Code.SETTINGS_APPLIED, "applied settings", fields=settings.describe())
+
+
+def _config_problems(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    for problem in after.config_problems:
+        if problem not in before.config_problems:
+            yield Change(
+                problem.code,
+                "configuration rejected, keeping the last good settings",
+                LogLevel.ERROR,
+                {"reason": problem.message},
+            )
+
+
+def _notices(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    for notice in after.notices:
+        if notice not in before.notices:
+            yield Change(notice.code, notice.message, LogLevel.WARNING)
+
+
+def _pools(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    old = {pool.resource: pool for pool in before.pools}
+    for pool in after.pools:
+        known = old.pop(pool.resource, None)
+        if known != pool:
+            yield from _advertised(known, pool)
+    for resource in old:
+        yield Change(
+            Code.RESOURCE_WITHDRAWN,
+            "resource is no longer advertised",
+            fields={"resource": resource},
+        )
+
+
+def _advertised(before: Pool | None, pool: Pool) -> Iterator[Change]:
+    if before is not None and before.unit != pool.unit:
+        yield Change(
+            Code.MEMORY_UNIT_CHANGED,
+            "the memory unit changed: running pods keep what they hold in the old unit",
+            LogLevel.WARNING,
+            {"resource": pool.resource, "unit": pool.unit},
+        )
+    known = () if before is None else before.parts
+    for part in pool.parts:
+        if part not in known:
+            yield Change(
+                Code.ADVERTISED,
+                "advertising",
+                fields={
+                    "resource": pool.resource,
+                    "index": part.device.index,
+                    "uuid": part.device.uuid,
+                    "model": part.device.model,
+                    "devices": part.count,
+                },
+            )
+
+
+def _faults(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    for fault in after.faults:
+        if fault not in before.faults:
+            yield Change(fault.code, "GPU is unhealthy", LogLevel.ERROR, _fault_fields(fault))
+    for fault in before.faults:
+        if fault not in after.faults:
+            yield Change(
+                Code.FAULT_CLEARED, "GPU fault cleared", LogLevel.INFO, _fault_fields(fault)
+            )
+
+
+def _fault_fields(fault: Fault) -> dict[str, object]:
+    instances = {
+        "gpu_instance": fault.gpu_instance,
+        "compute_instance": fault.compute_instance,
+    }
+    return {
+        "uuid": fault.gpu or "all",
+        "reason": fault.message,
+        **{name: number for name, number in instances.items() if number is not None},
+    }
+
+
+def _daemons(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    for name, state in after.daemons.items():
+        known = before.daemons.get(name)
+        if state.problem is not None and (known is None or known.problem != state.problem):
+            yield _unhealthy_daemon(name, state.problem)
+        elif state.problem is None and known is not None and known.problem is not None:
+            yield Change(
+                Code.MPS_AVAILABLE,
+                "MPS control daemon answers again: its devices are healthy",
+                fields={"daemon": name},
+            )
+
+
+def _unhealthy_daemon(name: str, problem: Problem) -> Change:
+    return Change(
+        problem.code,
+        "MPS control daemon does not answer: its devices are unhealthy",
+        LogLevel.ERROR,
+        {"daemon": name, "reason": problem.message},
+    )

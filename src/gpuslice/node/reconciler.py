@@ -1,0 +1,238 @@
+"""Keeps a program in line with its configuration and with the GPUs of the node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Generic, Protocol, TypeVar
+
+from gpuslice.codes import Code
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.load import Loaded
+from gpuslice.config.settings import Settings
+from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.errors import NoDriver, NoGpus, ProgramError
+from gpuslice.node.snapshot import Problem
+from gpuslice.node.state import NodeState
+from gpuslice.node.triggers import Trigger, Triggers
+from gpuslice.slicing.errors import NothingToAdvertise, SlicingError
+from gpuslice.telemetry.conditions import Conditions
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
+
+log = Logger(__name__)
+
+_NODE = "node"
+_INVALID = Code.CONFIGURATION_INVALID
+
+P = TypeVar("P")
+
+
+class Target(Protocol[P]):
+    """What one program does with settings and hardware. `P` is its plan."""
+
+    def needs_gpus(self, settings: Settings, problem: NoGpus | None) -> bool:
+        """False: the program also works without GPUs, and plans with hardware None.
+
+        Called before the GPUs are enumerated (`problem` is None), and again if that fails.
+        """
+        ...
+
+    def plan(self, settings: Settings, hardware: Hardware | None) -> P:
+        """Runs in a thread and may block. Raises SlicingError or ProgramError."""
+        ...
+
+    def check(self, plan: P) -> None:
+        """Further checks of settings that are not in force yet. Blocks. Raises ProgramError."""
+        ...
+
+    async def apply(self, loaded: Loaded, plan: P) -> None:
+        """Raises ProgramError if it fails and can be retried."""
+        ...
+
+    def suspend(self, problem: Problem) -> None:
+        """Not even the last good settings fit the node now; a retry follows."""
+        ...
+
+    def reset(self) -> None:
+        """An operator requests a fresh start."""
+        ...
+
+
+class Reconciler(Generic[P]):
+    """Load, enumerate, plan, apply: in this order, and again after each trigger.
+
+    A plan is complete before any of it is applied. Whatever fails leaves the last good plan in
+    force and is retried.
+    """
+
+    def __init__(
+        self,
+        *,
+        target: Target[P],
+        load: Callable[[], Loaded],
+        driver: Driver,
+        state: NodeState,
+        triggers: Triggers,
+        metrics: Metrics,
+        retry_seconds: float,
+    ) -> None:
+        self._target = target
+        self._load = load
+        self._driver = driver
+        self._state = state
+        self._triggers = triggers
+        self._metrics = metrics
+        self._retry_seconds = retry_seconds
+        self._hardware: Hardware | None = None
+        self._in_force: Loaded | None = None
+        self._conditions = Conditions(log)
+
+    async def start(self) -> None:
+        """Returns when the first plan is applied. Waits for GPUs if the settings say so.
+
+        Raises ConfigError or ProgramError if the program cannot start.
+        """
+        loaded = await asyncio.to_thread(self._load)
+        self._accept(loaded)
+        while not await self._start_with(loaded):
+            if await self._triggers.wait_for(self._retry_seconds):
+                reloaded = await self._reload()
+                if reloaded is not None:
+                    loaded = reloaded
+                    self._accept(loaded)
+
+    async def run(self) -> None:
+        """Until cancelled. Raises DriverReplaced if the process must restart."""
+        while True:
+            await self._reconcile(await self._triggers.wait())
+
+    async def _start_with(self, loaded: Loaded) -> bool:
+        """False: there are no GPUs yet."""
+        try:
+            plan = await self._plan(loaded.settings, rescan=True)
+            await asyncio.to_thread(self._target.check, plan)
+        except (NoGpus, NothingToAdvertise) as problem:
+            if not _waits(loaded.settings, problem):
+                raise ProgramError(
+                    problem.code,
+                    f"{problem}. To wait for GPUs, use --fail-on-init-error=false",
+                ) from problem
+            self._conditions.set(_NODE, Code.WAITING_FOR_GPUS, "waiting for GPUs", problem)
+            return False
+        except SlicingError as error:
+            raise ProgramError(error.code, str(error)) from error
+        await self._target.apply(loaded, plan)
+        self._in_force = loaded
+        self._conditions.clear(_NODE)
+        return True
+
+    async def _reconcile(self, triggers: frozenset[Trigger]) -> None:
+        assert self._in_force is not None
+        last_good, generation = self._in_force, self._state.current.generation
+        if Trigger.RESET in triggers:
+            # Now and not at the end: faults that occur meanwhile are new.
+            self._target.reset()
+        # Other hardware may allow settings that were rejected.
+        reads = bool(triggers & {Trigger.RESET, Trigger.SETTINGS}) or self._is_rejected()
+        reloaded = await self._reload() if reads else None
+        unchanged = reloaded is not None and reloaded.settings == last_good.settings
+        if reloaded is not None and unchanged:
+            self._accept(reloaded)
+        rescan = bool(triggers & {Trigger.RESET, Trigger.HARDWARE})
+        try:
+            loaded, plan = await self._plan_or_fall_back(
+                reloaded or last_good, last_good, rescan=rescan
+            )
+            if loaded is reloaded and not unchanged:
+                self._accept(loaded)
+            await self._target.apply(loaded, plan)
+        except (NoGpus, SlicingError, ProgramError) as error:
+            self._fail(error)
+            return
+        self._in_force = loaded
+        self._conditions.clear(_NODE, Code.RECOVERED, "reconciling works again")
+        if reads or self._state.current.generation != generation:
+            rejected = bool(self._state.current.config_problems)
+            settings = "the last good settings" if rejected else "the configuration"
+            log.info(Code.RECONCILED, f"reconciled with {settings} and the GPUs")
+
+    async def _plan_or_fall_back(
+        self, wanted: Loaded, last_good: Loaded, *, rescan: bool
+    ) -> tuple[Loaded, P]:
+        """The plan of the wanted settings, or of the last good ones if those fail."""
+        settings = wanted.settings
+        elsewhere = _reads_other_hardware(settings, last_good.settings)
+        try:
+            plan = await self._plan(settings, rescan=rescan or elsewhere)
+            if settings != last_good.settings:
+                await asyncio.to_thread(self._target.check, plan)
+        except (NoGpus, SlicingError, ProgramError) as error:
+            # Settings that read the same hardware are not the reason why GPUs are missing.
+            if settings == last_good.settings or (isinstance(error, NoGpus) and not elsewhere):
+                raise
+            self._reject(error)
+            return last_good, await self._plan(last_good.settings, rescan=elsewhere)
+        return wanted, plan
+
+    async def _plan(self, settings: Settings, *, rescan: bool) -> P:
+        hardware = await self._scan(settings, rescan=rescan)
+        return await asyncio.to_thread(self._target.plan, settings, hardware)
+
+    async def _scan(self, settings: Settings, *, rescan: bool) -> Hardware | None:
+        """None: there are no GPUs, or none are needed."""
+        if not self._target.needs_gpus(settings, None):
+            self._hardware = None
+            await self._driver.close()
+            return None
+        if rescan or self._hardware is None:
+            self._hardware = None
+            try:
+                self._hardware = await self._driver.enumerate(settings)
+            except NoGpus as problem:
+                if self._target.needs_gpus(settings, problem):
+                    raise
+        return self._hardware
+
+    async def _reload(self) -> Loaded | None:
+        """None if the configuration is invalid."""
+        try:
+            return await asyncio.to_thread(self._load)
+        except ConfigError as error:
+            self._reject(error)
+            return None
+
+    def _accept(self, loaded: Loaded) -> None:
+        self._metrics.reloaded(True)
+        problems = tuple(p for p in self._state.current.config_problems if p.code is not _INVALID)
+        self._state.publish(
+            replace(self._state.current, settings=loaded.settings, config_problems=problems)
+        )
+
+    def _reject(self, error: Exception) -> None:
+        self._metrics.reloaded(False)
+        self._state.set_config_problem(Problem(_INVALID, str(error)))
+
+    def _is_rejected(self) -> bool:
+        return any(problem.code is _INVALID for problem in self._state.current.config_problems)
+
+    def _fail(self, error: Exception) -> None:
+        self._hardware = None
+        self._conditions.set(_NODE, Code.RECONCILE_FAILED, "cannot reconcile, retrying", error)
+        self._target.suspend(Problem(Code.NODE_UNREADABLE, str(error)))
+        self._triggers.add_later(Trigger.SETTINGS, self._retry_seconds)
+
+
+def _waits(settings: Settings, problem: Exception) -> bool:
+    """Whether a program that starts waits for GPUs; otherwise it exits."""
+    if isinstance(problem, NoDriver) or not settings.wait_for_devices:
+        return not settings.fail_on_init_error
+    return True
+
+
+def _reads_other_hardware(settings: Settings, before: Settings) -> bool:
+    return (settings.discovery, settings.cdi.container_driver_root) != (
+        before.discovery,
+        before.cdi.container_driver_root,
+    )

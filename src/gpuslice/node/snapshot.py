@@ -1,0 +1,76 @@
+"""The state of the node as an immutable value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuslice.codes import Code
+from gpuslice.config.settings import Settings
+from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.inventory import Inventory
+from gpuslice.slicing.notice import Notice
+from gpuslice.slicing.pool import Part, Pool
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Why something does not work now."""
+
+    code: Code
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class DaemonState:
+    """An MPS control daemon, as it answered the last probe."""
+
+    # None: it answers.
+    problem: Problem | None = None
+    # Seconds since the epoch at which it last changed between answering and not answering.
+    since: float = field(default=0.0, compare=False)
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """Everything that is known about the node. Readers never modify it."""
+
+    # Each published snapshot has a higher one.
+    generation: int = field(default=0, compare=False)
+    # The settings in force; None: none yet.
+    settings: Settings | None = None
+    # Why the newest configuration is not in force.
+    config_problems: tuple[Problem, ...] = ()
+    inventory: Inventory = field(default_factory=lambda: Inventory("", ()))
+    pools: tuple[Pool, ...] = ()
+    # What an operator should know about settings and hardware.
+    notices: tuple[Notice, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    # MPS control daemons by name. One that is missing has not been probed.
+    daemons: Mapping[str, DaemonState] = field(default_factory=dict)
+    # Device ids that containers hold, by resource; None: unknown.
+    in_use: Mapping[str, frozenset[str]] | None = None
+
+    def pool(self, resource: str) -> Pool | None:
+        return next((pool for pool in self.pools if pool.resource == resource), None)
+
+    def gpu_faults(self, uuid: str) -> tuple[Fault, ...]:
+        """A GPU is healthy if it has none."""
+        return tuple(fault for fault in self.faults if fault.affects_gpu(uuid))
+
+    def part_problems(self, part: Part) -> tuple[Problem, ...]:
+        """Why the shares of a part are unhealthy. None: they are healthy."""
+        problems = [Problem(f.code, f.message) for f in self.faults if f.affects(part.device)]
+        if part.daemon is not None:
+            problem = self._daemon_problem(part.daemon)
+            problems += [] if problem is None else [problem]
+        return tuple(problems)
+
+    def healthy(self, part: Part) -> bool:
+        return not self.part_problems(part)
+
+    def _daemon_problem(self, name: str) -> Problem | None:
+        state = self.daemons.get(name)
+        if state is None:
+            return Problem(Code.MPS_UNAVAILABLE, f"MPS control daemon {name} was not probed yet")
+        return state.problem

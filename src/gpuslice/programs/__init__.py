@@ -1,0 +1,1 @@
+"""What runs as a process: each program assembles the packages below it and owns its life cycle."""

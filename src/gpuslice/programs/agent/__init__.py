@@ -1,0 +1,1 @@
+"""`gpuslice agent`: advertises the node's GPUs to the kubelet and allocates them."""

@@ -1,0 +1,127 @@
+"""The agent as a process: start, reconcile, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuslice.cluster.client import ApiServer
+from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
+from gpuslice.codes import Code
+from gpuslice.config.errors import ConfigError
+from gpuslice.config.load import Loaded
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
+from gpuslice.node.change_log import log_changes
+from gpuslice.node.config_source import ConfigSource
+from gpuslice.node.driver import Driver
+from gpuslice.node.event_recorder import EventRecorder
+from gpuslice.node.reconciler import Reconciler
+from gpuslice.node.state import NodeState
+from gpuslice.node.triggers import Trigger, Triggers
+from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.metrics_reader import MetricsReader
+from gpuslice.programs.agent.plan import AgentPlan
+from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.target import AgentTarget
+from gpuslice.programs.agent.usage_tracker import UsageTracker
+from gpuslice.programs.api_server import connect_if_needed
+from gpuslice.programs.hardware_scan import scan_for_changes
+from gpuslice.programs.process import run_program, until_stopped
+from gpuslice.telemetry.http_server import metrics_at
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import Metrics
+
+log = Logger(__name__)
+
+# Loads the settings with this configuration file; None: with an empty one.
+Load = Callable[[Path | None], Loaded]
+
+
+def run_agent(load: Load, options: StartupOptions, timing: Timing) -> None:
+    """Runs until SIGTERM or SIGINT.
+
+    Raises ProgramError or ConfigError if the agent cannot do its work.
+    """
+    run_program(Agent(load, options, timing).run())
+
+
+class Agent:
+    def __init__(self, load: Load, options: StartupOptions, timing: Timing) -> None:
+        self._load = load
+        self._options = options
+        self._timing = timing
+        self._triggers = Triggers()
+
+    async def run(self) -> None:
+        await until_stopped(self._serve(), self._triggers)
+        log.info(Code.STOPPED, "stopped")
+
+    async def _serve(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            api = connect_if_needed(self._options)
+            if api is not None:
+                stack.push_async_callback(api.close)
+            driver = Driver(self._timing)
+            stack.push_async_callback(driver.close)
+            await self._work(driver, api, metrics)
+
+    async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
+        events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
+        state, timing = NodeState(), self._timing
+        recorder = EventRecorder(events)
+        for reader in (log_changes, MetricsReader(metrics).read, recorder.read):
+            state.subscribe(reader)
+        source = ConfigSource(self._options, api, state, metrics, timing)
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(recorder.run())
+            monitor = DaemonMonitor(tasks, state, timing)
+            usage = UsageTracker(state, timing.usage_poll)
+            servers = PluginServers(tasks, state, monitor, usage, metrics, timing.directory_resync)
+            target = AgentTarget(driver, state, servers, monitor)
+            reconciler = Reconciler(
+                target=target,
+                load=lambda: self._load(source.current),
+                driver=driver,
+                state=state,
+                triggers=self._triggers,
+                metrics=metrics,
+                retry_seconds=timing.retry,
+            )
+            try:
+                await self._start(source, reconciler, events, tasks)
+                tasks.create_task(usage.run(lambda: _kubelet_socket(state)))
+                tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
+                tasks.create_task(
+                    scan_for_changes(
+                        driver, self._triggers, timing.hardware_scan, lambda: target.awaited
+                    )
+                )
+                await reconciler.run()
+            finally:
+                target.remove_cdi_specs()
+
+    async def _start(
+        self,
+        source: ConfigSource,
+        reconciler: Reconciler[AgentPlan],
+        events: Events,
+        tasks: asyncio.TaskGroup,
+    ) -> None:
+        try:
+            await source.first()
+            tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))
+            await reconciler.start()
+        except ConfigError as error:
+            # The process ends, so nothing else records it.
+            await events.record(Code.CONFIGURATION_INVALID, str(error), EventType.WARNING)
+            raise
+
+
+def _kubelet_socket(state: NodeState) -> str:
+    settings = state.current.settings
+    return "" if settings is None else settings.kubelet_socket

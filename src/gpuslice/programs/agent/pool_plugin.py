@@ -1,0 +1,114 @@
+"""Answers the kubelet's requests for one pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuslice.codes import Code
+from gpuslice.config.settings import MpsCheck
+from gpuslice.inject.container import container_edits
+from gpuslice.inject.edits import ContainerEdits
+from gpuslice.kubelet.plugin_service import Refused
+from gpuslice.kubelet.watchable import Watchable
+from gpuslice.kubelet.wire import DeviceGroup
+from gpuslice.mps.control import MpsUnavailable
+from gpuslice.node.snapshot import Snapshot
+from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.nested_files import NestedFileError
+from gpuslice.programs.agent.plan import AgentPlan
+from gpuslice.programs.agent.usage_tracker import UsageTracker
+from gpuslice.slicing.errors import GrantRefused
+from gpuslice.slicing.grant import grant
+from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.preference import prefer
+
+
+class PoolPlugin:
+    """Implements `kubelet.plugin_service.Resource`."""
+
+    def __init__(
+        self,
+        pool: Pool,
+        plan: AgentPlan,
+        state: NodeState,
+        monitor: DaemonMonitor,
+        usage: UsageTracker,
+    ) -> None:
+        self._pool = pool
+        self._plan = plan
+        self._state = state
+        self._monitor = monitor
+        self._usage = usage
+        self._devices = Watchable(self._advertised(state.current))
+
+    @property
+    def name(self) -> str:
+        return self._pool.resource
+
+    @property
+    def pool(self) -> Pool:
+        return self._pool
+
+    @property
+    def devices(self) -> Watchable[tuple[DeviceGroup, ...]]:
+        return self._devices
+
+    @property
+    def pre_start_required(self) -> bool:
+        return pre_start_required(self._pool, self._plan)
+
+    def replace(self, pool: Pool, plan: AgentPlan) -> None:
+        self._pool, self._plan = pool, plan
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Sends the device list to every open stream if it changed."""
+        self._devices.set(self._advertised(self._state.current))
+
+    def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
+        plan = self._plan
+        return prefer(
+            self._pool, plan.topology, plan.settings.policy, available, must_include, size
+        )
+
+    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+        try:
+            grants = [grant(self._pool, ids) for ids in containers]
+            edits = container_edits(grants, self._plan.injection)
+        except (GrantRefused, NestedFileError) as refusal:
+            raise Refused(
+                refusal.code, f'invalid allocation request for "{self.name}": {refusal}'
+            ) from refusal
+        self._usage.allocated(self.name, (one for ids in containers for one in ids))
+        return edits
+
+    async def pre_start(self, ids: Sequence[str]) -> None:
+        for daemon in sorted(self._daemons(ids)):
+            try:
+                await self._monitor.require(daemon)
+            except MpsUnavailable as error:
+                raise Refused(
+                    Code.MPS_UNAVAILABLE,
+                    f"{self.name}: the container waits because its limits would not be enforced: "
+                    f"{error}",
+                ) from error
+
+    def _daemons(self, ids: Sequence[str]) -> set[str]:
+        """The daemons that limit these devices. An unknown device needs all of them."""
+        positions = {self._pool.owners.get(device_id) for device_id in ids}
+        if None in positions:
+            return set(self._pool.daemons)
+        parts = (self._pool.parts[position] for position in positions if position is not None)
+        return {part.daemon for part in parts if part.daemon is not None}
+
+    def _advertised(self, snapshot: Snapshot) -> tuple[DeviceGroup, ...]:
+        return tuple(
+            DeviceGroup(part.ids, snapshot.healthy(part), part.numa_node)
+            for part in self._pool.parts
+        )
+
+
+def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
+    """Whether containers must not start before their MPS daemon answers."""
+    return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

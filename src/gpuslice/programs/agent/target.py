@@ -1,0 +1,143 @@
+"""Applies plans: the agent's part in reconciling."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+
+from gpuslice.codes import Code
+from gpuslice.config.load import Loaded
+from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.inventory import Inventory
+from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.errors import NoGpus
+from gpuslice.node.notices import config_notices
+from gpuslice.node.snapshot import Problem
+from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.plan import AgentPlan, check_directories, make_plan
+from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.slicing.notice import Notice
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+# Faults that the next plan confirms or ends. The others are reported by the driver.
+_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.CDI_DEVICE_MISSING)
+
+
+class AgentTarget:
+    """Implements `node.reconciler.Target`."""
+
+    def __init__(
+        self,
+        driver: Driver,
+        state: NodeState,
+        servers: PluginServers,
+        monitor: DaemonMonitor,
+    ) -> None:
+        self._driver = driver
+        self._state = state
+        self._servers = servers
+        self._monitor = monitor
+        self._watched: HealthSettings | None = None
+        self._plan: AgentPlan | None = None
+        # As it was last enumerated, whether it could be advertised or not.
+        self._inventory: Inventory | None = None
+        # Directories with CDI specifications of ours, under any settings.
+        self._cdi_directories: set[str] = set()
+
+    @property
+    def awaited(self) -> tuple[Path, ...]:
+        """Device nodes that are missing."""
+        return () if self._plan is None else self._plan.awaited
+
+    def needs_gpus(self, settings: Settings, problem: NoGpus | None) -> bool:
+        del settings, problem
+        return True
+
+    def plan(self, settings: Settings, hardware: Hardware | None) -> AgentPlan:
+        assert hardware is not None
+        self._inventory = hardware.inventory
+        if settings.containers.uses_cdi:
+            self._cdi_directories.add(settings.cdi.directory)
+        return make_plan(settings, hardware)
+
+    def check(self, plan: AgentPlan) -> None:
+        check_directories(plan)
+
+    async def apply(self, loaded: Loaded, plan: AgentPlan) -> None:
+        self._plan = plan
+        # First: no GPU is advertised before its errors are watched.
+        if self._watched != plan.settings.health:
+            self._watched = plan.settings.health
+            await self._driver.watch_health(self._watched, _Reporter(self._state))
+        self._state.publish(
+            replace(
+                self._state.current,
+                settings=plan.settings,
+                inventory=plan.inventory,
+                pools=plan.pools,
+                notices=(*config_notices(loaded), *plan.notices),
+                faults=self._state.timed((*self._driver_faults(plan.inventory), *plan.faults)),
+            )
+        )
+        self._monitor.apply(plan.daemons)
+        await self._servers.apply(plan)
+
+    def suspend(self, problem: Problem) -> None:
+        """No device is healthy until the node can be read again."""
+        faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
+        if self._inventory is not None:
+            faults = [fault for fault in faults if _lasts(fault, self._inventory)]
+        self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
+
+    def reset(self) -> None:
+        """The driver is read again, and reports faults that persist again."""
+        self._state.drop_faults(lambda fault: fault.code not in _FAULTS_OF_PLANS)
+
+    def remove_cdi_specs(self) -> None:
+        """At the end of the agent, if the settings ask for it. Blocks."""
+        if self._plan is None or not self._plan.settings.cdi.remove_on_exit:
+            return
+        from gpuslice.cdi.store import CdiStore
+
+        for directory in sorted(self._cdi_directories):
+            CdiStore(Path(directory)).collect()
+
+    def _driver_faults(self, inventory: Inventory) -> list[Fault]:
+        return [
+            fault
+            for fault in self._state.current.faults
+            if fault.code not in _FAULTS_OF_PLANS and _lasts(fault, inventory)
+        ]
+
+
+def _lasts(fault: Fault, inventory: Inventory) -> bool:
+    """Whether a fault outlives an enumeration.
+
+    A GPU that left the node and comes back is a new one. A GPU that does not answer has not left.
+    """
+    silent = any(one.silent and one.mig_index is None for one in inventory.skipped)
+    return silent or fault.gpu is None or any(fault.gpu == gpu.uuid for gpu in inventory.gpus)
+
+
+class _Reporter:
+    """Implements `gpus.health.HealthReporter`: passes reports on to the event loop."""
+
+    def __init__(self, state: NodeState) -> None:
+        self._state = state
+        self._loop = asyncio.get_running_loop()
+
+    def watch_started(self) -> None:
+        self._loop.call_soon_threadsafe(
+            self._state.drop_faults, lambda fault: fault.code is Code.GPU_NOT_WATCHED
+        )
+
+    def fault(self, fault: Fault) -> None:
+        self._loop.call_soon_threadsafe(self._state.add_fault, fault)
+
+    def notice(self, notice: Notice) -> None:
+        self._loop.call_soon_threadsafe(log.warning, notice.code, notice.message)

@@ -1,0 +1,152 @@
+"""`mps-control-daemon`: runs the MPS control daemons of the node."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gpuslice.cluster.client import ApiServer
+from gpuslice.codes import Code
+from gpuslice.config.load import Loaded
+from gpuslice.config.settings import Settings
+from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.timing import Timing
+from gpuslice.gpus.allocated_devices import own_gpus
+from gpuslice.gpus.inventory import Inventory
+from gpuslice.mps.daemon_plan import DaemonPlan, plan_daemons, uses_mps
+from gpuslice.mps.supervisor import Supervisor
+from gpuslice.node.change_log import log_changes
+from gpuslice.node.config_source import ConfigSource
+from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.errors import NoGpus
+from gpuslice.node.notices import config_notices, skipped_gpus
+from gpuslice.node.reconciler import Reconciler
+from gpuslice.node.snapshot import Problem
+from gpuslice.node.state import NodeState
+from gpuslice.node.triggers import Trigger, Triggers
+from gpuslice.programs.api_server import connect_if_needed
+from gpuslice.programs.hardware_scan import scan_for_changes
+from gpuslice.programs.process import run_program, until_stopped
+from gpuslice.slicing.catalogue import catalogue
+from gpuslice.slicing.notice import Notice
+from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.metrics import NoMetrics
+
+log = Logger(__name__)
+
+_NO_INVENTORY = Inventory("", ())
+
+
+def run_mps_daemons(
+    load: Callable[[Path | None], Loaded], options: StartupOptions, timing: Timing
+) -> None:
+    """Runs until SIGTERM or SIGINT.
+
+    Raises ProgramError or ConfigError if the program cannot do its work.
+    """
+    run_program(MpsDaemons(load, options, timing).run())
+
+
+class MpsDaemons:
+    def __init__(
+        self, load: Callable[[Path | None], Loaded], options: StartupOptions, timing: Timing
+    ) -> None:
+        self._load = load
+        self._options = options
+        self._timing = timing
+        self._triggers = Triggers()
+        self._driver = Driver(timing)
+
+    async def run(self) -> None:
+        await until_stopped(self._serve(), self._triggers)
+        log.info(Code.STOPPED, "stopped")
+
+    async def _serve(self) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            # The agent of the node records events; this program needs the label only.
+            api = connect_if_needed(self._options) if self._options.config_dir else None
+            if api is not None:
+                stack.push_async_callback(api.close)
+            stack.push_async_callback(self._driver.close)
+            await self._work(api)
+
+    async def _work(self, api: ApiServer | None) -> None:
+        state, metrics = NodeState(), NoMetrics()
+        state.subscribe(log_changes)
+        source = ConfigSource(self._options, api, state, metrics, self._timing)
+        await source.first()
+        async with asyncio.TaskGroup() as tasks:
+            supervisor = Supervisor(tasks, self._timing)
+            reconciler = Reconciler(
+                target=_Target(state, supervisor),
+                load=lambda: self._load(source.current),
+                driver=self._driver,
+                state=state,
+                triggers=self._triggers,
+                metrics=metrics,
+                retry_seconds=self._timing.retry,
+            )
+            try:
+                tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))
+                await reconciler.start()
+                tasks.create_task(
+                    scan_for_changes(self._driver, self._triggers, self._timing.hardware_scan)
+                )
+                await reconciler.run()
+            finally:
+                await supervisor.stop()
+
+
+@dataclass(frozen=True)
+class _Plan:
+    inventory: Inventory
+    daemons: DaemonPlan
+    notices: tuple[Notice, ...]
+
+
+class _Target:
+    """Implements `node.reconciler.Target`."""
+
+    def __init__(self, state: NodeState, supervisor: Supervisor) -> None:
+        self._state = state
+        self._supervisor = supervisor
+
+    def needs_gpus(self, settings: Settings, problem: NoGpus | None) -> bool:
+        """A node that shares nothing by MPS needs no driver here."""
+        del problem
+        return uses_mps(settings)
+
+    def plan(self, settings: Settings, hardware: Hardware | None) -> _Plan:
+        if hardware is None:
+            notice = Notice(Code.NOTHING_TO_RUN, "no resource is shared by MPS, nothing to run")
+            return _Plan(_NO_INVENTORY, DaemonPlan(), (notice,))
+        inventory = own_gpus(hardware.inventory, settings)
+        found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
+        # A GPU that belongs to another node now is present, and must be released.
+        present = (gpu.uuid for gpu in hardware.inventory.gpus)
+        daemons = plan_daemons(found.pools, present)
+        skipped = skipped_gpus(inventory, settings.rules.mig_strategy)
+        return _Plan(inventory, daemons, (*skipped, *found.notices))
+
+    def check(self, plan: _Plan) -> None:
+        """Nothing more to check."""
+
+    async def apply(self, loaded: Loaded, plan: _Plan) -> None:
+        self._state.publish(
+            replace(
+                self._state.current,
+                settings=loaded.settings,
+                inventory=plan.inventory,
+                notices=(*config_notices(loaded), *plan.notices),
+            )
+        )
+        await self._supervisor.apply(plan.daemons)
+
+    def suspend(self, problem: Problem) -> None:
+        """Running daemons continue: their clients may still work."""
+
+    def reset(self) -> None:
+        """This program remembers no faults."""

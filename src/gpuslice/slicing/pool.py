@@ -1,0 +1,96 @@
+"""What a node advertises: pools, and the parts of GPUs that they consist of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.device_ids import DeviceIds
+from gpuslice.slicing.limits import Limits
+from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.units import MemoryUnit
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What one device id stands for."""
+
+    memory_mib: int
+    # One of this many equal shares of the threads; None: threads are not limited.
+    threads_of: int | None = None
+
+    def times(self, count: int) -> Limits:
+        """The limits of a container that has `count` of them.
+
+        The percentage is rounded down once, not per share, and never to 0: MPS accepts 1 to 100,
+        and 0 would be no limit.
+        """
+        percent = None
+        if self.threads_of is not None:
+            percent = min(100, max(1, 100 * count // self.threads_of))
+        return Limits(self.memory_mib * count, percent)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The device ids of one GPU or MIG device in a pool. They are equal shares of it."""
+
+    device: Device
+    ids: DeviceIds
+    share: Share
+    # The MPS control daemon that enforces the limits, by name; None: nothing is enforced.
+    daemon: str | None = None
+    # The NUMA node that the kubelet gets to know; None: none.
+    numa_node: int | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+    @property
+    def is_shared(self) -> bool:
+        """A device with a single replica is shared, too: MPS may limit it."""
+        return self.ids.count is not None
+
+
+@dataclass(frozen=True)
+class Pool:
+    """One extended resource: its name, its parts, and the rules for requests."""
+
+    resource: str
+    parts: tuple[Part, ...]
+    sharing: SharingStrategy = SharingStrategy.NONE
+    # A container can get one share only.
+    one_share_per_container: bool = False
+    # Containers are nodes of nested clusters.
+    nested: bool = False
+    # What one share is, where shares are units of memory.
+    unit: MemoryUnit | None = None
+
+    @property
+    def count(self) -> int:
+        return sum(part.count for part in self.parts)
+
+    @property
+    def one_gpu_per_container(self) -> bool:
+        """Whether all shares of a container must lie on one GPU."""
+        return self.sharing in (SharingStrategy.MPS, SharingStrategy.MEMORY)
+
+    @property
+    def daemons(self) -> frozenset[str]:
+        """The MPS control daemons that enforce limits in this pool, by name."""
+        return frozenset(part.daemon for part in self.parts if part.daemon is not None)
+
+    @cached_property
+    def owners(self) -> dict[str, int]:
+        """Device id -> position in `parts`."""
+        return {
+            device_id: position
+            for position, part in enumerate(self.parts)
+            for device_id in part.ids
+        }
+
+    def list_bytes(self) -> int:
+        """The size of the device list on the wire at its largest: with every device unhealthy."""
+        return sum(part.ids.list_bytes(part.numa_node) for part in self.parts)

@@ -1,0 +1,118 @@
+"""What a plan changes in the state of the node, and which faults outlive it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from gpuslice.codes import Code
+from gpuslice.config.load import Loaded
+from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.config.timing import Timing
+from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.inventory import Inventory, Skipped
+from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.snapshot import Problem
+from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.target import AgentTarget
+from gpuslice.programs.agent.usage_tracker import UsageTracker
+from gpuslice.slicing.gpu import Gpu
+from gpuslice.slicing.rules import Rules
+from gpuslice.telemetry.metrics import NoMetrics
+
+A, B = (Gpu(f"GPU-{n}", i, i, "T4", 2048, (7, 5)) for i, n in enumerate("ab"))
+SETTINGS = Settings(rules=Rules(), kubelet_socket="", health=HealthSettings(enabled=False))
+XID_A, XID_B = (Fault(Code.XID, "XID 79", gpu.uuid, xid=79) for gpu in (A, B))
+ANY = Fault(Code.XID, "XID 79 of an unknown GPU", xid=79)
+
+
+class Node:
+    def __init__(self, state: NodeState, target: AgentTarget) -> None:
+        self.state = state
+        self.target = target
+
+    async def apply(self, *gpus: Gpu, skipped: tuple[Skipped, ...] = ()) -> None:
+        hardware = Hardware(Inventory("570.1", gpus, skipped))
+        plan = self.target.plan(SETTINGS, hardware)
+        await self.target.apply(Loaded(SETTINGS, ("look at this",)), plan)
+
+    @property
+    def faults(self) -> set[Fault]:
+        return set(self.state.current.faults)
+
+
+def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
+    async def main() -> None:
+        state = NodeState()
+        async with asyncio.TaskGroup() as tasks:
+            monitor = DaemonMonitor(tasks, state, Timing())
+            servers = PluginServers(
+                tasks, state, monitor, UsageTracker(state, 3600), NoMetrics(), 3600
+            )
+            await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
+
+    asyncio.run(main())
+
+
+def test_a_plan_becomes_the_state_of_the_node() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        current = node.state.current
+        assert current.settings == SETTINGS
+        assert [gpu.uuid for gpu in current.inventory.gpus] == ["GPU-a", "GPU-b"]
+        assert [pool.resource for pool in current.pools] == ["nvidia.com/gpu"]
+        assert [notice.message for notice in current.notices] == ["look at this"]
+
+    run(scenario)
+
+
+def test_a_gpu_that_leaves_and_comes_back_is_a_new_one() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        node.state.replace_faults((XID_A, XID_B, ANY))
+        await node.apply(B)
+        assert node.faults == {XID_B, ANY}
+
+    run(scenario)
+
+
+def test_a_gpu_that_does_not_answer_keeps_its_faults() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        node.state.replace_faults((XID_A,))
+        await node.apply(B, skipped=(Skipped(1, "a MIG device", mig_index=0, silent=True),))
+        assert node.faults == set()
+        node.state.replace_faults((XID_A,))
+        await node.apply(B, skipped=(Skipped(0, "no answer", silent=True),))
+        assert node.faults == {XID_A}
+
+    run(scenario)
+
+
+def test_while_the_node_cannot_be_read_nothing_is_healthy_and_no_fault_is_lost() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        node.state.add_fault(XID_A)
+        for message in ("the driver is gone", "the driver is still gone"):
+            node.target.suspend(Problem(Code.NODE_UNREADABLE, message))
+        assert node.faults == {XID_A, Fault(Code.NODE_UNREADABLE, "the driver is still gone")}
+        [pool] = node.state.current.pools
+        assert not any(node.state.current.healthy(part) for part in pool.parts)
+        await node.apply(A, B)
+        assert node.faults == {XID_A}
+
+    run(scenario)
+
+
+def test_a_reset_drops_what_the_driver_reports_again_and_nothing_else() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        missing = Fault(Code.CDI_DEVICE_MISSING, "x", A.uuid)
+        unreadable = Fault(Code.NODE_UNREADABLE, "y")
+        node.state.replace_faults((XID_A, ANY, missing, unreadable))
+        node.target.reset()
+        assert node.faults == {missing, unreadable}
+
+    run(scenario)
