@@ -60,7 +60,8 @@ def _device_pools(
     gpus: Sequence[Gpu], present: Sequence[Gpu], rules: Rules, placeholders: Sequence[Device]
 ) -> tuple[list[Pool], list[Notice]]:
     """Pools of whole GPUs, MIG devices and replicas. `present` includes GPUs not advertised."""
-    devices = (*devices_of_gpus(gpus, rules.mig_strategy), *placeholders)
+    found, mig_notices = devices_of_gpus(gpus, rules.mig_strategy)
+    devices = (*found, *placeholders)
     entries = [(device, named(device, rules)) for device in devices]
     unnamed = [device for device, entry in entries if entry is None]
     shared, replica_notices = apply_replica_rules(
@@ -72,6 +73,7 @@ def _device_pools(
     pools = [_pool([one for one in shared if one.resource == name], rules) for name in names]
     return pools, [
         *unmatched_patterns(rules, devices),
+        *mig_notices,
         *_mig_notices(gpus, unnamed, rules.mig_strategy),
         *replica_notices,
     ]
@@ -150,7 +152,7 @@ def _mig_notices(
                 "devices. Create them (nvidia-smi mig -cgi <profile> -C)",
             )
             for gpu in empty
-            if strategy is not MigStrategy.NONE
+            if strategy is MigStrategy.MIXED
         ),
         *(
             Notice(

@@ -86,6 +86,14 @@ class ReplicaRule:
         return self.name if self.rename is None else self.rename
 
 
+class IdForm(Enum):
+    """How memory units are named to the kubelet."""
+
+    AUTO = "auto"  # long, or short for a GPU with very many units
+    LONG = "long"  # <GPU UUID>-_-<unit>, as gpushare names them
+    SHORT = "short"  # <minor number>-<unit>
+
+
 @dataclass(frozen=True, slots=True)
 class MemoryRule:
     """The memory of the selected GPUs is advertised in units."""
@@ -96,6 +104,7 @@ class MemoryRule:
     # Memory of each GPU that no unit contains.
     reserve_mib: int = 0
     threads: ThreadShare = ThreadShare.PROPORTIONAL
+    ids: IdForm = IdForm.AUTO
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
     limited: bool = False
 
