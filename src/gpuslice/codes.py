@@ -90,6 +90,7 @@ class Code(StrEnum):
     GPU_NOT_WATCHED = "GPUNotWatched", "Errors of a GPU cannot be watched."
     CDI_DEVICE_MISSING = "CDIDeviceMissing", "No CDI specification describes a device."
     NODE_UNREADABLE = "NodeUnreadable", "The GPUs of the node cannot be read."
+    GPU_CHANGED = "GPUChanged", "A GPU changed, and the configuration does not fit it any more."
     FAULT_CLEARED = "FaultCleared", "A fault of a GPU is over."
     GPU_SKIPPED = "GPUSkipped", "A GPU is not advertised."
     MIG_DEVICE_SKIPPED = "MIGDeviceSkipped", "A MIG device is not advertised."

@@ -51,8 +51,11 @@ class Target(Protocol[P]):
         """Raises ProgramError if it fails and can be retried."""
         ...
 
-    def suspend(self, problem: Problem) -> None:
-        """Not even the last good settings fit the node now; a retry follows."""
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
+        """Not even the last good settings can be applied now; a retry follows.
+
+        `hardware` is None if it cannot be read; otherwise the settings do not fit it.
+        """
         ...
 
     def reset(self) -> None:
@@ -218,9 +221,8 @@ class Reconciler(Generic[P]):
         return any(problem.code is _INVALID for problem in self._state.current.config_problems)
 
     def _fail(self, error: Exception) -> None:
-        self._hardware = None
         self._conditions.set(_NODE, Code.RECONCILE_FAILED, "cannot reconcile, retrying", error)
-        self._target.suspend(Problem(Code.NODE_UNREADABLE, str(error)))
+        self._target.suspend(Problem(Code.NODE_UNREADABLE, str(error)), self._hardware)
         self._triggers.add_later(Trigger.SETTINGS, self._retry_seconds)
 
 

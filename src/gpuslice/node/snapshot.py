@@ -9,6 +9,7 @@ from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory
+from gpuslice.slicing.device import Device
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool
 
@@ -58,9 +59,12 @@ class Snapshot:
         """A GPU is healthy if it has none."""
         return tuple(fault for fault in self.faults if fault.affects_gpu(uuid))
 
+    def device_faults(self, device: Device) -> tuple[Fault, ...]:
+        return tuple(fault for fault in self.faults if fault.affects(device))
+
     def part_problems(self, part: Part) -> tuple[Problem, ...]:
         """Why the shares of a part are unhealthy. None: they are healthy."""
-        problems = [Problem(f.code, f.message) for f in self.faults if f.affects(part.device)]
+        problems = [Problem(f.code, f.message) for f in self.device_faults(part.device)]
         if part.daemon is not None:
             problem = self._daemon_problem(part.daemon)
             problems += [] if problem is None else [problem]

@@ -242,7 +242,7 @@ class DiscoveryTarget:
         if self._publisher is not None and self.settings.sleep_seconds is not None:
             await _withdraw(self._publisher)
 
-    def suspend(self, problem: Problem) -> None:
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """Published labels stay."""
 
     def reset(self) -> None:

@@ -145,7 +145,7 @@ class _Target:
         )
         await self._supervisor.apply(plan.daemons)
 
-    def suspend(self, problem: Problem) -> None:
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """Running daemons continue: their clients may still work."""
 
     def reset(self) -> None:

@@ -56,7 +56,7 @@ class Program:
     """A target that keeps a record of what is applied."""
 
     applied: list[tuple[str, int]] = field(default_factory=list)
-    suspended: list[Problem] = field(default_factory=list)
+    suspended: list[tuple[Problem, Hardware | None]] = field(default_factory=list)
     resets: int = 0
     # What the plan, the check and the application of these sockets raise.
     plan_errors: dict[str, Exception] = field(default_factory=dict)
@@ -84,8 +84,8 @@ class Program:
             raise self.apply_errors.pop(0)
         self.applied.append(plan)
 
-    def suspend(self, problem: Problem) -> None:
-        self.suspended.append(problem)
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
+        self.suspended.append((problem, hardware))
 
     def reset(self) -> None:
         self.resets += 1

@@ -227,7 +227,7 @@ def test_gpus_that_are_gone_suspend_the_program_until_they_return(
     async def scenario(rig: Rig) -> None:
         rig.driver.found["/driver-root"] = NoGpus("gone")
         await rig.trigger(Trigger.HARDWARE)
-        assert rig.program.suspended == [Problem(Code.NODE_UNREADABLE, "gone")]
+        assert rig.program.suspended == [(Problem(Code.NODE_UNREADABLE, "gone"), None)]
         assert rig.problems == []
         # The retry comes by itself.
         await rig.trigger()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.allocated_devices import own_gpus
-from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.container import Injection
 from gpuslice.inject.mps import LimitKey
@@ -115,12 +115,10 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
 def _cdi_faults(pools: tuple[Pool, ...], injection: Injection) -> list[Fault]:
     """A device that no CDI specification describes is unhealthy."""
     return [
-        Fault(
+        fault_of(
+            device,
             Code.CDI_DEVICE_MISSING,
             f"no CDI specification describes device {device.uuid}",
-            device.gpu,
-            device.mig.gpu_instance if device.mig else None,
-            device.mig.compute_instance if device.mig else None,
         )
         for pool in pools
         for device in (part.device for part in pool.parts)

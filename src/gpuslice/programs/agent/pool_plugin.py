@@ -19,9 +19,10 @@ from gpuslice.programs.agent.nested_files import NestedFileError
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.grant import grant
-from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.grant import Grant, grant
+from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.preference import prefer
+from gpuslice.slicing.rules import SharingStrategy
 
 
 class PoolPlugin:
@@ -75,6 +76,8 @@ class PoolPlugin:
     def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
         try:
             grants = [grant(self._pool, ids) for ids in containers]
+            for granted in grants:
+                self._check_healthy(granted)
             edits = container_edits(grants, self._plan.injection)
         except (GrantRefused, NestedFileError) as refusal:
             raise Refused(
@@ -84,6 +87,13 @@ class PoolPlugin:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
+        for part in self._parts(ids):
+            for fault in self._state.current.device_faults(part.device):
+                raise Refused(
+                    fault.code,
+                    f"{self.name}: the container waits because GPU {part.device.index} "
+                    f"({part.device.uuid}) is unhealthy: {fault.message}",
+                )
         for daemon in sorted(self._daemons(ids)):
             try:
                 await self._monitor.require(daemon)
@@ -96,11 +106,24 @@ class PoolPlugin:
 
     def _daemons(self, ids: Sequence[str]) -> set[str]:
         """The daemons that limit these devices. An unknown device needs all of them."""
-        positions = {self._pool.owners.get(device_id) for device_id in ids}
-        if None in positions:
+        if any(device_id not in self._pool.owners for device_id in ids):
             return set(self._pool.daemons)
-        parts = (self._pool.parts[position] for position in positions if position is not None)
-        return {part.daemon for part in parts if part.daemon is not None}
+        return {part.daemon for part in self._parts(ids) if part.daemon is not None}
+
+    def _parts(self, ids: Sequence[str]) -> list[Part]:
+        owners = self._pool.owners
+        positions = sorted({owners[device_id] for device_id in ids if device_id in owners})
+        return [self._pool.parts[position] for position in positions]
+
+    def _check_healthy(self, granted: Grant) -> None:
+        """MPS may recover before the container starts, so its state is checked in `pre_start`."""
+        for part in (one.part for one in granted.parts):
+            for fault in self._state.current.device_faults(part.device):
+                raise GrantRefused(
+                    fault.code,
+                    f"GPU {part.device.index} ({part.device.uuid}) is unhealthy: {fault.message}. "
+                    "Delete the pod so that it is scheduled again",
+                )
 
     def _advertised(self, snapshot: Snapshot) -> tuple[DeviceGroup, ...]:
         return tuple(
@@ -110,5 +133,7 @@ class PoolPlugin:
 
 
 def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
-    """Whether containers must not start before their MPS daemon answers."""
+    """Whether containers must not start before their GPU and their MPS daemon are checked."""
+    if pool.sharing is SharingStrategy.MEMORY:
+        return True
     return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

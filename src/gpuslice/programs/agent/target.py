@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import HealthSettings, Settings
-from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
@@ -17,15 +18,16 @@ from gpuslice.node.notices import config_notices
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
-from gpuslice.programs.agent.plan import AgentPlan, check_directories, make_plan
+from gpuslice.programs.agent.plan import AgentPlan, all_devices, check_directories, make_plan
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.slicing.notice import Notice
+from gpuslice.slicing.rules import MigStrategy
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
 # Faults that the next plan confirms or ends. The others are reported by the driver.
-_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.CDI_DEVICE_MISSING)
+_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
 
 
 class AgentTarget:
@@ -44,8 +46,6 @@ class AgentTarget:
         self._monitor = monitor
         self._watched: HealthSettings | None = None
         self._plan: AgentPlan | None = None
-        # As it was last enumerated, whether it could be advertised or not.
-        self._inventory: Inventory | None = None
         # Directories with CDI specifications of ours, under any settings.
         self._cdi_directories: set[str] = set()
 
@@ -60,7 +60,6 @@ class AgentTarget:
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> AgentPlan:
         assert hardware is not None
-        self._inventory = hardware.inventory
         if settings.containers.uses_cdi:
             self._cdi_directories.add(settings.cdi.directory)
         return make_plan(settings, hardware)
@@ -87,12 +86,17 @@ class AgentTarget:
         self._monitor.apply(plan.daemons)
         await self._servers.apply(plan)
 
-    def suspend(self, problem: Problem) -> None:
-        """No device is healthy until the node can be read again."""
-        faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
-        if self._inventory is not None:
-            faults = [fault for fault in faults if _lasts(fault, self._inventory)]
-        self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
+        """What is advertised stays; devices that are not as they were are unhealthy.
+
+        If the hardware cannot be read, that is true for all devices.
+        """
+        if hardware is None:
+            faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
+            self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
+            return
+        lasting = self._driver_faults(hardware.inventory)
+        self._state.replace_faults((*lasting, *self._changed_devices(hardware.inventory, problem)))
 
     def reset(self) -> None:
         """The driver is read again, and reports faults that persist again."""
@@ -106,6 +110,15 @@ class AgentTarget:
 
         for directory in sorted(self._cdi_directories):
             CdiStore(Path(directory)).collect()
+
+    def _changed_devices(self, inventory: Inventory, problem: Problem) -> Iterator[Fault]:
+        settings = self._state.current.settings
+        strategy = MigStrategy.NONE if settings is None else settings.rules.mig_strategy
+        present = {device.uuid: device for device in all_devices(inventory, strategy)}
+        for pool in self._state.current.pools:
+            for device in (part.device for part in pool.parts):
+                if present.get(device.uuid) != device:
+                    yield fault_of(device, Code.GPU_CHANGED, problem.message)
 
     def _driver_faults(self, inventory: Inventory) -> list[Fault]:
         return [

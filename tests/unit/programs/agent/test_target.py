@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
@@ -96,7 +97,7 @@ def test_while_the_node_cannot_be_read_nothing_is_healthy_and_no_fault_is_lost()
         await node.apply(A, B)
         node.state.add_fault(XID_A)
         for message in ("the driver is gone", "the driver is still gone"):
-            node.target.suspend(Problem(Code.NODE_UNREADABLE, message))
+            node.target.suspend(Problem(Code.NODE_UNREADABLE, message), None)
         assert node.faults == {XID_A, Fault(Code.NODE_UNREADABLE, "the driver is still gone")}
         [pool] = node.state.current.pools
         assert not any(node.state.current.healthy(part) for part in pool.parts)
@@ -114,5 +115,25 @@ def test_a_reset_drops_what_the_driver_reports_again_and_nothing_else() -> None:
         node.state.replace_faults((XID_A, ANY, missing, unreadable))
         node.target.reset()
         assert node.faults == {missing, unreadable}
+
+    run(scenario)
+
+
+def test_if_the_settings_do_not_fit_only_devices_that_changed_are_unhealthy() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        node.state.add_fault(XID_B)
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "first"), None)
+        changed = replace(A, mig_enabled=True)
+        hardware = Hardware(Inventory("570.1", (changed, B)))
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "MIG"), hardware)
+        assert node.faults == {XID_B, Fault(Code.GPU_CHANGED, "MIG", A.uuid)}
+        # A GPU that is gone, and the others as they were.
+        node.target.suspend(
+            Problem(Code.NODE_UNREADABLE, "CDI"), Hardware(Inventory("570.1", (A,)))
+        )
+        assert node.faults == {Fault(Code.GPU_CHANGED, "CDI", B.uuid)}
+        await node.apply(A, B)
+        assert node.faults == set()
 
     run(scenario)
