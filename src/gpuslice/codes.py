@@ -101,7 +101,7 @@ class Code(StrEnum):
     WAITING_FOR_GPUS = "WaitingForGPUs", "The program waits for a driver and GPUs."
     RECONCILED = "Reconciled", "The configuration and the GPUs of the node were read again."
     RECONCILE_FAILED = "ReconcileFailed", "Settings or GPUs cannot be applied; a retry follows."
-    RECOVERED = "Recovered", "The GPUs of the node can be used again."
+    RECOVERED = "Recovered", "Reconciling works again after a failure."
     IMEX_CHANNEL_MISSING = "IMEXChannelMissing", "An IMEX channel does not exist."
     NO_DRIVER = "NoDriver", "The NVIDIA driver is not loaded or cannot be used."
     NO_GPUS = "NoGPUs", "The driver lists no GPU that can be used."

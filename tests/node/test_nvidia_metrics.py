@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from gpuslice_sim.kubelet import Container, Pod
 from tests.surroundings import free_address
 
 from .conftest import MakeRig
@@ -54,6 +55,28 @@ def test_metrics_and_probes_follow_health_and_registration(make_rig: MakeRig) ->
         assert "not registered with the kubelet" in get(address, "/readyz")[1]
         rig.kubelet.start()
         eventually(lambda: get(address, "/readyz")[0] == 200, "ready with the next kubelet")
+
+
+def test_the_devices_in_use_follow_containers(make_rig: MakeRig) -> None:
+    rig = make_rig("v100x4")
+    address = free_address()
+    pods = [Pod(name, [Container("main", {GPU: gpus})]) for name, gpus in (("a", 1), ("b", 2))]
+
+    def in_use() -> float | None:
+        return figure(address, "gpuslice_devices_in_use", resource=GPU)
+
+    with rig.plugin(f"--metrics-address={address}"):
+        rig.wait_for_resources(GPU)
+        eventually(lambda: in_use() == 0, "no devices in use")
+        for pod in pods:
+            rig.kubelet.admit(pod)
+        eventually(lambda: in_use() == 3, "three devices in use")
+        rig.kubelet.remove(pods[1])
+        eventually(lambda: in_use() == 1, "one device in use")
+        rig.kubelet.stop()
+        eventually(lambda: in_use() is None, "the usage to be unknown")
+        rig.kubelet.start()
+        eventually(lambda: in_use() == 1, "the usage to be known again")
 
 
 def devices(address: str, resource: str) -> tuple[float | None, float | None]:

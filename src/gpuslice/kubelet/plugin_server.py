@@ -89,15 +89,13 @@ class PluginServer:
 
     async def _directory_exists(self) -> None:
         """The kubelet creates it. If we did, we would hide a wrong path."""
-        logged = False
-        while not self._socket.parent.is_dir():
-            if not logged:
-                logged = True
-                log.warning(
-                    Code.WAITING_FOR_KUBELET,
-                    "waiting for the kubelet's directory",
-                    directory=self._socket.parent,
-                )
+        directory = self._socket.parent
+        if directory.is_dir():
+            return
+        log.warning(
+            Code.WAITING_FOR_KUBELET, "waiting for the kubelet's directory", directory=directory
+        )
+        while not directory.is_dir():
             self._wake.clear()
             await self._wake.wait()
 

@@ -10,7 +10,8 @@ from gpuslice.codes import Code
 from gpuslice.config.settings import MpsCheck
 from gpuslice.mps.control import ControlClient, DriverProgramMissing, MpsUnavailable
 from gpuslice.mps.daemons import Daemon
-from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.conditions import Conditions
+from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
@@ -23,7 +24,7 @@ class DaemonProbe:
         self._control = ControlClient(daemon.pipe, timeout_seconds)
         # Why the daemon does not enforce limits now; None: it does.
         self.problem: MpsUnavailable | None = None
-        self._warned = False
+        self._conditions = Conditions(log)
         # A daemon that has answered is reachable, so it is down if it does not answer later.
         self._has_answered = False
         self._probing = asyncio.Lock()
@@ -44,25 +45,21 @@ class DaemonProbe:
             self._started_at = started_at
 
     async def _answer(self) -> MpsUnavailable | None:
+        daemon = self.daemon
         try:
             await self._control.ping()
         except MpsUnavailable as error:
-            invisible = isinstance(error, DriverProgramMissing) or (
-                not Path(self.daemon.pipe).exists()
-            )
-            if self.daemon.check is MpsCheck.AUTO and invisible and not self._has_answered:
-                self._warn_once(error)
+            invisible = isinstance(error, DriverProgramMissing) or (not Path(daemon.pipe).exists())
+            if daemon.check is MpsCheck.AUTO and invisible and not self._has_answered:
+                self._conditions.set(
+                    daemon.name,
+                    Code.MPS_NOT_VERIFIED,
+                    "cannot probe the MPS control daemon in this container, assuming it runs",
+                    error,
+                    level=LogLevel.WARNING,
+                    daemon=daemon.name,
+                )
                 return None
             return error
         self._has_answered = True
         return None
-
-    def _warn_once(self, error: MpsUnavailable) -> None:
-        if not self._warned:
-            self._warned = True
-            log.warning(
-                Code.MPS_NOT_VERIFIED,
-                "cannot probe the MPS control daemon from this container, assuming that it runs",
-                daemon=self.daemon.name,
-                reason=error,
-            )

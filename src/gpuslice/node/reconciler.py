@@ -155,7 +155,7 @@ class Reconciler(Generic[P]):
             self._fail(error)
             return
         self._in_force = loaded
-        self._conditions.clear(_NODE, Code.RECOVERED, "the GPUs of this node are usable again")
+        self._conditions.clear(_NODE, Code.RECOVERED, "reconciling works again")
         if reads or self._state.current.generation != generation:
             rejected = bool(self._state.current.config_problems)
             settings = "the last good settings" if rejected else "the configuration"

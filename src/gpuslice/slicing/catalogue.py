@@ -18,7 +18,7 @@ from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.replicas import NotShareable, SharedDevice, apply_replica_rules
 from gpuslice.slicing.resource_names import named, unmatched_patterns
 from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, SharingStrategy
-from gpuslice.slicing.selection import by_index, listed, means
+from gpuslice.slicing.selection import by_index, listed, refers_to
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ def _idle_notice(gpu: Gpu) -> Notice:
 def _check_one_way(rules: Sequence[ReplicaRule], sliced: Sequence[Gpu]) -> None:
     for rule in rules:
         for gpu in sliced:
-            if any(means(reference, whole(gpu)) for reference in rule.devices.references):
+            if any(refers_to(reference, whole(gpu)) for reference in rule.devices.references):
                 raise SlicingError(
                     Code.CONFLICTING_RULES,
                     f"GPU {gpu.index} ({gpu.uuid}) is selected for replicas ({rule.name}) and for "

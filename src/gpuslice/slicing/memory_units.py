@@ -14,7 +14,7 @@ from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
-from gpuslice.slicing.selection import listed, means, select
+from gpuslice.slicing.selection import listed, refers_to, select
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
@@ -144,7 +144,7 @@ def _named(gpu: Gpu) -> str:
 
 def _check_not_mig(reference: str, gpus: Sequence[Gpu]) -> None:
     for gpu in gpus:
-        if any(means(reference, device) for device in (whole(gpu), *mig_devices(gpu))):
+        if any(refers_to(reference, device) for device in (whole(gpu), *mig_devices(gpu))):
             raise SlicingError(
                 Code.MIG_NOT_SLICEABLE,
                 f"{_FIELD}: {reference} cannot be sliced by memory, because {_named(gpu)} is in "

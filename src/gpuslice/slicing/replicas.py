@@ -12,7 +12,7 @@ from gpuslice.slicing.limits import MPS_CLIENTS_PER_GPU, can_limit, why_not_limi
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.resource_names import NamedDevice
 from gpuslice.slicing.rules import ReplicaRule, SharingStrategy
-from gpuslice.slicing.selection import Selected, by_index, listed, means, select
+from gpuslice.slicing.selection import Selected, by_index, listed, refers_to, select
 
 _FIELDS = {SharingStrategy.TIME_SLICING: "sharing.timeSlicing", SharingStrategy.MPS: "sharing.mps"}
 
@@ -149,10 +149,10 @@ def _why_unmatched(
     not_shareable: Sequence[NotShareable],
 ) -> str:
     for entry in devices:
-        if means(reference, entry.device):
+        if refers_to(reference, entry.device):
             return f"{reference} is advertised as {entry.name}, not as {rule.name}"
     for other in not_shareable:
-        if means(reference, other.device):
+        if refers_to(reference, other.device):
             return f"{reference} {other.because}"
     present = sorted((n.device for n in devices if n.name == rule.name), key=by_index)
     return f"{reference} is not on this node, which has {listed(present)}"

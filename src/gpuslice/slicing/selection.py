@@ -26,7 +26,7 @@ def select(selection: Selection, devices: Sequence[Device]) -> Selected:
     """The selected devices in order of their index. A shortfall is returned, not raised."""
     ordered = sorted(devices, key=by_index)
     if selection.references:
-        found = [(r, [d for d in ordered if means(r, d)]) for r in selection.references]
+        found = [(r, [d for d in ordered if refers_to(r, d)]) for r in selection.references]
         wanted = {device.uuid for _, matches in found for device in matches}
         return Selected(
             tuple(device for device in ordered if device.uuid in wanted),
@@ -38,7 +38,7 @@ def select(selection: Selection, devices: Sequence[Device]) -> Selected:
     return Selected(tuple(ordered))
 
 
-def means(reference: str, device: Device) -> bool:
+def refers_to(reference: str, device: Device) -> bool:
     if reference in (device.uuid, device.index):
         return True
     instances = _BY_INSTANCES.fullmatch(reference)

@@ -23,9 +23,7 @@ class MemoryUnit:
         """Parses `GiB`, `MiB`, `256MiB`, `2Gi`. A unit without a number means one of it."""
         mib = parse_mib(text)
         if mib < 1:
-            raise SlicingError(
-                Code.INVALID_SIZE, f"memory unit {text!r} is empty: use at least MiB"
-            )
+            raise SlicingError(Code.INVALID_SIZE, "a unit has at least 1 MiB")
         return cls(mib)
 
     def units_in(self, memory_mib: int) -> int:
@@ -52,8 +50,7 @@ def parse_mib(text: str) -> int:
     if match is None:
         raise SlicingError(
             Code.INVALID_SIZE,
-            f"memory size {text!r} is not valid: use a whole number and MiB or GiB, for example "
-            "256MiB or 2GiB",
+            "use a whole number and MiB or GiB, for example 256MiB or 2GiB",
         )
     count = int(match["count"]) if match["count"] else 1
     return count * _MIB_PER[match["unit"]]

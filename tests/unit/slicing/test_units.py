@@ -15,14 +15,13 @@ def test_a_unit_is_read_as_people_write_it(text: str, mib: int) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "G", "GB", "1.5GiB", "-1GiB", "GiB2", "1TiB", "twenty"])
-def test_a_size_that_is_not_understood_is_named_with_its_remedy(text: str) -> None:
-    with pytest.raises(SlicingError, match="whole number and MiB or GiB") as refused:
+def test_the_error_for_an_invalid_size_has_a_remedy(text: str) -> None:
+    with pytest.raises(SlicingError, match="use a whole number and MiB or GiB"):
         MemoryUnit.parse(text)
-    assert repr(text) in str(refused.value)
 
 
 def test_a_unit_of_nothing_is_refused() -> None:
-    with pytest.raises(SlicingError, match="'0MiB' is empty"):
+    with pytest.raises(SlicingError, match="at least 1 MiB"):
         MemoryUnit.parse("0MiB")
 
 

@@ -109,7 +109,7 @@ def test_devices_of_an_unhealthy_gpu_are_refused_and_their_containers_wait(rules
     async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
         sick, well = [next(iter(part.ids)) for part in plugin.pool.parts]
         state.add_fault(Fault(Code.XID, "XID 79", "GPU-a", xid=79))
-        with pytest.raises(Refused, match="GPU 0 .* is unhealthy: XID 79") as refused:
+        with pytest.raises(Refused, match=r"GPU 0 .* is unhealthy: XID 79") as refused:
             plugin.allocate([[well], [sick]])
         assert refused.value.code is Code.XID
         with pytest.raises(Refused, match="the container waits") as waits:
