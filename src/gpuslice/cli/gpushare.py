@@ -16,6 +16,7 @@ from gpuslice.config.option_values import OptionValue, OptionValues, collect_opt
 from gpuslice.config.settings import HealthSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.rules import Advertise, MemoryRule, Rules
 from gpuslice.slicing.units import MemoryUnit
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -81,7 +82,9 @@ PROGRAM = DaemonProgram(
     _GROUPS,
 )
 # Like gpushare's plugin, it waits for GPUs, and the pipe directory may be missing in its container.
+# An extender that knows GPUs places its pods.
 DEFAULTS = Settings(
+    rules=Rules(memory=MemoryRule(advertise=Advertise.ALL)),
     memory_mps=MemoryMps(check=MpsCheck.AUTO),
     health=HealthSettings(enabled=False),
     fail_on_init_error=False,
@@ -123,7 +126,9 @@ def _memory_unit(text: str) -> str:
         MemoryUnit.parse(text)
     except SlicingError as error:
         log.warning(
-            Code.CONFIGURATION_WARNING, f"using {_DEFAULT_UNIT} as memory unit", reason=error
+            Code.CONFIGURATION_WARNING,
+            f"memory-unit {text!r} is not valid, using {_DEFAULT_UNIT}",
+            reason=error,
         )
         return _DEFAULT_UNIT
     return text

@@ -27,7 +27,8 @@ from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rule
 
 # Any of these turns memory units on.
 _MEMORY_OPTIONS = (
-    "resource", "memory-devices", "memory-unit", "memory-reserve", "threads", "mps-pipe",
+    "resource", "memory-devices", "memory-unit", "memory-reserve", "memory-advertise",
+    "memory-ids", "threads", "mps-pipe",
 )  # fmt: skip
 
 
@@ -97,6 +98,8 @@ def _memory(
             else parse_memory_reserve(reserve.source, reserve.text)
         ),
         threads=options.choice("threads", base.threads),
+        ids=options.choice("memory-ids", base.ids),
+        advertise=options.choice("memory-advertise", base.advertise),
         limited=mps.pipe is not None,
     )
     by_default = default is not None and not file.advertises_devices

@@ -21,12 +21,13 @@ from gpuslice.config.file_schema import (
 )
 from gpuslice.config.settings import LabelSettings, Nested
 from gpuslice.config.value_parsers import (
+    parse_choice,
     parse_interval,
     parse_memory_reserve,
     parse_resource_name,
     parse_selection,
 )
-from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
+from gpuslice.slicing.rules import Advertise, NameRule, ReplicaRule, SharingStrategy
 
 _SHARED = ".shared"
 _NO_NAME = "no name specified; use a resource name, for example nvidia.com/gpu"
@@ -68,9 +69,9 @@ def _replica_rules(sharing: Sharing) -> tuple[ReplicaRule, ...]:
     time_slicing = _rules_of_strategy(
         sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
     )
-    reserve_mib = _reserve(sharing.mps)
+    reserve_mib, advertise = _reserve(sharing.mps), _advertise(sharing.mps)
     mps = tuple(
-        replace(rule, reserve_mib=reserve_mib)
+        replace(rule, reserve_mib=reserve_mib, advertise=advertise)
         for rule in _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps")
     )
     _check_names(time_slicing, mps)
@@ -82,6 +83,12 @@ def _reserve(section: LimitedResources | None) -> int:
     if section is None or section.reserve is None:
         return 0
     return parse_memory_reserve("sharing.mps.reserve", str(section.reserve))
+
+
+def _advertise(section: LimitedResources | None) -> Advertise:
+    if section is None or section.advertise is None:
+        return Advertise.ONE_GPU
+    return parse_choice("sharing.mps.advertise", section.advertise, Advertise)
 
 
 def _rules_of_strategy(

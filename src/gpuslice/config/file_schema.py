@@ -80,6 +80,8 @@ class MemorySharing(_Section, frozen=True):
     unit: str | int | float | None = None
     reserve: str | int | float | None = None
     threads: str | None = None
+    advertise: str | None = None
+    ids: str | None = None
     mps: Mps = Mps()
 
 
@@ -99,6 +101,7 @@ class ReplicatedResources(_Section, frozen=True):
 
 class LimitedResources(ReplicatedResources, frozen=True):
     reserve: str | int | float | None = None
+    advertise: str | None = None
 
 
 class Sharing(_Section, frozen=True):

@@ -10,6 +10,7 @@ from gpuslice.config.settings import Settings
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.slicing.device import Device
+from gpuslice.slicing.free_shares import part_to_advertise, shares_in_use
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool
 
@@ -72,6 +73,24 @@ class Snapshot:
 
     def healthy(self, part: Part) -> bool:
         return not self.part_problems(part)
+
+    def held_ids(self, pool: Pool) -> tuple[frozenset[str], ...] | None:
+        """The device ids that containers hold, by position in `pool.parts`. None: unknown."""
+        if self.in_use is None:
+            return None
+        return shares_in_use(pool, self.in_use.get(pool.resource, frozenset()))
+
+    def advertised_ids(self, pool: Pool) -> tuple[frozenset[str] | None, ...]:
+        """By position in `pool.parts`: the ids that are advertised; None: all of them.
+
+        The others are healthy, but free shares that a pod cannot use together are held back.
+        """
+        held = self.held_ids(pool) if pool.advertises_one_gpu else None
+        if held is None:
+            return (None,) * len(pool.parts)
+        healthy = [self.healthy(part) for part in pool.parts]
+        chosen = part_to_advertise(pool, held, healthy)
+        return tuple(None if position == chosen else ids for position, ids in enumerate(held))
 
     def _daemon_problem(self, name: str) -> Problem | None:
         state = self.daemons.get(name)

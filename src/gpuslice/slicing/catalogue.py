@@ -17,7 +17,7 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.replicas import NotShareable, SharedDevice, apply_replica_rules
 from gpuslice.slicing.resource_names import named, unmatched_patterns
-from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, SharingStrategy
+from gpuslice.slicing.rules import Advertise, MigStrategy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.selection import by_index, listed, refers_to
 
 
@@ -190,9 +190,15 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
         next(iter(strategies), SharingStrategy.NONE),
         one_share_per_container=any(r.fail_requests_greater_than_one for r in replicating),
         nested=next(iter(nested), rules.nested),
+        advertise=_advertise(replicating),
     )
     _check_size(pool)
     return pool
+
+
+def _advertise(rules: Sequence[ReplicaRule]) -> Advertise:
+    one_gpu = bool(rules) and all(rule.advertise is Advertise.ONE_GPU for rule in rules)
+    return Advertise.ONE_GPU if one_gpu else Advertise.ALL
 
 
 def _part(shared: SharedDevice) -> Part:

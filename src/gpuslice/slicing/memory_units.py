@@ -70,7 +70,9 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
         return None, notices
     ordered = sorted(sliced, key=lambda gpu: gpu.minor)
     parts = tuple(_part(gpu, _units(gpu, rule), rule) for gpu in ordered)
-    pool = Pool(rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit)
+    pool = Pool(
+        rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit, advertise=rule.advertise
+    )
     return _checked(pool, rule), notices
 
 

@@ -65,6 +65,13 @@ class NameRule:
     nested: bool | None = None
 
 
+class Advertise(Enum):
+    """Which free shares are advertised if the shares of a container must lie on one GPU."""
+
+    ONE_GPU = "one-gpu"  # those of one GPU: the most that a pod can get
+    ALL = "all"  # those of all GPUs, for a scheduler that knows GPUs
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
     """The selected devices of the resource `name` are advertised several times."""
@@ -79,6 +86,7 @@ class ReplicaRule:
     nested: bool | None = None
     # Memory of each device that no replica gets.
     reserve_mib: int = 0
+    advertise: Advertise = Advertise.ONE_GPU
 
     @property
     def resource(self) -> str:
@@ -105,6 +113,7 @@ class MemoryRule:
     reserve_mib: int = 0
     threads: ThreadShare = ThreadShare.PROPORTIONAL
     ids: IdForm = IdForm.AUTO
+    advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
     limited: bool = False
 

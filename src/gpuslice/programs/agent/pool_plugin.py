@@ -69,6 +69,8 @@ class PoolPlugin:
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         plan = self._plan
+        # The kubelet knows best which devices are free, and tells it here before any list does.
+        self._usage.available(self.name, set(available).difference(must_include))
         return prefer(
             self._pool, plan.topology, plan.settings.policy, available, must_include, size
         )
@@ -126,9 +128,10 @@ class PoolPlugin:
                 )
 
     def _advertised(self, snapshot: Snapshot) -> tuple[DeviceGroup, ...]:
+        advertised = snapshot.advertised_ids(self._pool)
         return tuple(
-            DeviceGroup(part.ids, snapshot.healthy(part), part.numa_node)
-            for part in self._pool.parts
+            DeviceGroup(part.ids, snapshot.healthy(part), part.numa_node, ids)
+            for part, ids in zip(self._pool.parts, advertised, strict=True)
         )
 
 

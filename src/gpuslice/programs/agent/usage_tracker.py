@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,6 +32,11 @@ class UsageTracker:
         self._usage.allocated(resource, ids)
         # Soon, not now: a container waits for the answer.
         asyncio.get_running_loop().call_soon(self._publish)
+
+    def available(self, resource: str, ids: Collection[str]) -> None:
+        """The kubelet regards these devices as free."""
+        if self._usage.available(resource, ids):
+            asyncio.get_running_loop().call_soon(self._publish)
 
     async def run(self, kubelet_socket: Callable[[], str]) -> None:
         """Polls the kubelet of this socket until cancelled; an empty socket means none."""
