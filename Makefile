@@ -29,13 +29,13 @@ demo: setup ## run a simulated GPU node with slices (needs no GPU, no cluster)
 	@$(RUN)/gpuslice demo
 
 test: setup ## run unit and node tests
-	@$(RUN)/pytest -n 2 --dist worksteal -q
+	@$(RUN)/pytest -n 4 --dist worksteal -q
 
 peers: setup ## test with NVIDIA's own programs on the simulated driver (needs root and Go; builds are cached)
 	@$(RUN)/pytest -q tests/peers
 
 e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; builds are cached)
-	@$(RUN)/pytest -q tests/cluster
+	@$(RUN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/cluster
 
 cluster: setup ## run a real cluster with two simulated GPU nodes until Ctrl-C (needs root and Go)
 	@$(RUN)/python -m tests.cluster.harness $(NODES)

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import tempfile
 
 from hypothesis import HealthCheck, settings
@@ -24,5 +25,8 @@ def pytest_configure() -> None:
     for name in os.environ.keys() - neutral(os.environ).keys():
         del os.environ[name]
     os.umask(0o022)
+    # Tests start hundreds of Python processes. Without bytecode, each compiles all its modules.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ["TMPDIR"] = str(SCRATCH)
     tempfile.tempdir = None  # it reads the variable once

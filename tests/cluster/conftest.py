@@ -1,7 +1,11 @@
-"""One cluster for the whole run; every test leaves it without pods and with everything running.
+"""Clusters that serve many tests. Every test leaves its cluster without pods and with everything
+running.
 
-Tests that ask for `client` use nothing but the Kubernetes API: with GPUSLICE_E2E_KUBECONFIG they
-run against the cluster that it names. All others are skipped then.
+Tests that use the fixture `client` need nothing but the Kubernetes API: they run against the
+cluster that GPUSLICE_E2E_KUBECONFIG names, if it is set, and all others are skipped.
+
+Tests of different clusters can run at the same time (`pytest -n 2 --dist loadgroup`): most of their
+time they wait for Kubernetes.
 """
 
 from __future__ import annotations
@@ -12,10 +16,14 @@ from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
+from xdist.remote import Producer
+from xdist.scheduler import LoadScopeScheduling
 
+from deploy.image import build_image
 from tests.peers.build import Say
 
-from .build import Binaries, get_binaries
+from .build import Binaries, ClusterBuildError, get_binaries
+from .groups import ByCluster, group
 from .harness import TEST_IMAGE, Client, Cluster, ExistingCluster, NodeSpec
 from .harness.daemonset import DaemonSetAgent, grant_access
 from .harness.existing import IMAGE_VARIABLE, KUBECONFIG_VARIABLE
@@ -36,6 +44,12 @@ def say(pytestconfig: pytest.Config) -> Say:
 @pytest.fixture(scope="session")
 def binaries(say: Say) -> Binaries:
     return get_binaries(say=say)
+
+
+@pytest.fixture(scope="session")
+def image_archive(tmp_path_factory: pytest.TempPathFactory, say: Say) -> Path:
+    """The container image of `make image`."""
+    return build_image(tmp_path_factory.mktemp("image") / "image.tar", say=say)
 
 
 @pytest.fixture(scope="session")
@@ -122,13 +136,31 @@ def client(request: pytest.FixtureRequest) -> Iterator[Client]:
     existing.delete_pods()
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes(config: pytest.Config) -> None:
+    """Builds what is missing before workers start: they do not show progress."""
+    if os.environ.get(KUBECONFIG_VARIABLE) or config.option.collectonly:
+        return
+    try:
+        get_binaries()
+    except ClusterBuildError as error:
+        pytest.exit(str(error), 1)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling | None:
+    return ByCluster(config, log) if config.option.dist == "loadgroup" else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    ours = [item for item in items if item.path.is_relative_to(Path(__file__).parent)]
+    ours.sort(key=lambda item: group(item.path.stem))
+    items[:] = [item for item in items if item not in set(ours)] + ours
     if not os.environ.get(KUBECONFIG_VARIABLE):
         return
     reason = f"needs more than the Kubernetes API, all there is with {KUBECONFIG_VARIABLE}"
-    for item in items:
-        ours = item.path.is_relative_to(Path(__file__).parent)
-        if ours and "client" not in getattr(item, "fixturenames", ()):
+    for item in ours:
+        if "client" not in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.skip(reason=reason))
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from deploy.image import build_image, image_name, read_project
+from deploy.image import image_name, read_project
 from gpuslice_sim.node import PLACE_IN_CONTAINERS
 from tests.peers.build import Say
 
@@ -33,15 +33,12 @@ MIB = 1 << 20
 
 
 @pytest.fixture(scope="module")
-def nodes(
-    binaries: Binaries, say: Say, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Cluster]:
+def nodes(binaries: Binaries, say: Say, image_archive: Path) -> Iterator[Cluster]:
     """Two nodes with MPS and our image, and nothing of ours running."""
-    image = build_image(tmp_path_factory.mktemp("image") / "image.tar", say=say)
     specs = [NodeSpec(name, agent=()) for name in ("node-a", "node-b")]
     with Cluster(specs, binaries=binaries, say=say) as cluster:
         for node in cluster.nodes:
-            node.import_images([image])
+            node.import_images([image_archive])
         yield cluster
 
 

@@ -21,7 +21,6 @@ from deploy.image import ImageBuildError, build_image, image_name, read_project
 from deploy.image.cache import Cache, cache_directory
 from deploy.image.sysroot import Sysroot
 from gpuslice_sim.node import create
-from tests.peers.build import Say
 
 # Two lower directories and no upper one: nothing can be written anywhere.
 _ENTER = """
@@ -79,17 +78,17 @@ class Image:
 
 
 @pytest.fixture(scope="module")
-def image(tmp_path_factory: pytest.TempPathFactory, say: Say) -> Iterator[Image]:
-    directory = tmp_path_factory.mktemp("image")
-    archive = build_image(directory / "image.tar", say=say)
+def image(tmp_path_factory: pytest.TempPathFactory, image_archive: Path) -> Iterator[Image]:
+    directory = tmp_path_factory.mktemp("unpacked")
     root = directory / "root"
     root.mkdir()
-    with tarfile.open(archive) as tar:
+    with tarfile.open(image_archive) as tar:
         tar.extractall(directory, filter="fully_trusted")
     [docker] = json.loads((directory / "manifest.json").read_text())
     for layer in docker["Layers"]:
         subprocess.run(["tar", "-xzpf", directory / layer, "-C", root], check=True)
-    yield Image(archive, json.loads((directory / docker["Config"]).read_text())["config"], root)
+    config = json.loads((directory / docker["Config"]).read_text())["config"]
+    yield Image(image_archive, config, root)
     shutil.rmtree(directory)
 
 

@@ -22,6 +22,7 @@ from gpuslice_sim.kubelet import Allocation, Container, Endpoint, Kubelet, Pod
 from gpuslice_sim.mps.launch import MpsDaemon
 from gpuslice_sim.node import SimNode
 from gpuslice_sim.process import PATIENCE_SECONDS, BackgroundProcess
+from tests.timing import timing
 
 RESOURCE = "aliyun.com/gpu-mem"
 GPU = "nvidia.com/gpu"
@@ -33,25 +34,6 @@ ENTRY_POINTS = {AGENT: ["gpuslice", "agent"], PLUGIN: ["nvidia-device-plugin"]}
 ONLY_DEVICES = {AGENT: ["--memory-devices=none"], PLUGIN: []}
 
 _EXCLUSIVE_PROCESS = 3
-
-# No test waits for an interval of a daemon. Time limits are not shortened: machines are noisy.
-QUICK = {
-    "hardware_scan": 0.3,
-    "retry": 0.2,
-    "gpu_probe": 0.3,
-    "gpu_event_retry": 0.1,
-    "usage_poll": 0.2,
-    "mps_probe": 0.3,
-    "mps_daemon_probe": 0.3,
-    "mps_restart": 0.05,
-    "directory_resync": 1.0,
-}
-
-
-def timing(**changes: float) -> dict[str, str]:
-    """The variable that gives a daemon these times instead, and the quick ones otherwise."""
-    times = (f"{name}={seconds}" for name, seconds in (QUICK | changes).items())
-    return {"GPUSLICE_TIMING": ",".join(times)}
 
 
 def eventually(

@@ -54,7 +54,7 @@ def test_settings_that_change_while_the_agent_waits_for_gpus_are_applied(
         rig.node.faults.nvml_init(None)
         agent.send(signal.SIGHUP)
         rig.kubelet.wait_for(RESOURCE)
-        assert rig.kubelet.capacity(RESOURCE) == 60
+        rig.kubelet.wait_until(lambda: rig.kubelet.capacity(RESOURCE) == 60, "60 units")
 
 
 def test_the_error_of_a_node_without_gpus_differs_from_that_of_a_node_without_a_driver(

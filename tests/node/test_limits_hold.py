@@ -18,9 +18,10 @@ from gpuslice.mps.daemons import Daemon
 from gpuslice.mps.probe import DaemonProbe
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import MpsDaemon
+from tests.timing import timing
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig, timing
+from .rig import RESOURCE, Rig
 
 GIB = 1 << 30
 EXCLUSIVE_PROCESS = 3

@@ -9,6 +9,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.mps.launch import is_running, wait_until_gone
+from tests.timing import timing
 
 from .conftest import MakeRig
 from .mps_programs import (
@@ -28,7 +29,7 @@ from .mps_programs import (
     served,
     wait_until_ready,
 )
-from .rig import BIN, GPU, Rig, eventually, needs_root, timing
+from .rig import BIN, GPU, Rig, eventually, needs_root
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 

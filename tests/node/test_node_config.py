@@ -14,9 +14,10 @@ import pytest
 from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address, open_directly
+from tests.timing import timing
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import RESOURCE, Rig, eventually, timing
+from .rig import RESOURCE, Rig, eventually
 
 LABEL = "nvidia.com/device-plugin.config"
 

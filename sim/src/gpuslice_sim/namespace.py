@@ -51,7 +51,7 @@ def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
         raise SimError(f"cannot create a mount namespace: {os.strerror(ctypes.get_errno())}")
     _mount(None, Path("/"), None, _MS_REC | _MS_PRIVATE)
     # A new /dev with everything of the old one and the devices of the node. The old one stays.
-    _replace(Path("/dev"), without="nvidia*")
+    _replace(Path("/dev"), node, without="nvidia*")
     driver_root.make_device_nodes(Path("/dev"), driver_root.device_nodes(node.state.values()))
     _mount(node.root / "proc" / "driver", Path("/proc/driver"), None, _MS_BIND)
     _bind_pci(node)
@@ -59,25 +59,26 @@ def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
         source.mkdir(parents=True, exist_ok=True)
         # Opened first: a new root may hide the directory.
         descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        place = _existing(Path(target))
+        place = _existing(Path(target), node)
         _mount(Path(f"/proc/self/fd/{descriptor}"), place, None, _MS_BIND)
         os.close(descriptor)
 
 
-def _existing(target: Path) -> Path:
+def _existing(target: Path, node: SimNode) -> Path:
     """The directory; if it is missing, it is created in a private copy of its nearest parent."""
     target = target.resolve()
     if target.is_dir():
         return target
     ancestor = next(parent for parent in target.parents if parent.is_dir())
-    _replace(ancestor)
+    _replace(ancestor, node)
     target.mkdir(parents=True)
     return target
 
 
-def _replace(directory: Path, without: str = "") -> None:
+def _replace(directory: Path, node: SimNode, without: str = "") -> None:
     """Mounts a writable directory over it with the same entries, except those of `without`."""
-    fresh = Path(tempfile.mkdtemp())
+    # A new root stays where it is mounted. The directory is removed with the node.
+    fresh = Path(tempfile.mkdtemp(dir=node.directory))
     _mount(None, fresh, "tmpfs", _MS_NOSUID, "mode=755")
     for old in directory.iterdir():
         if not fnmatch(old.name, without):

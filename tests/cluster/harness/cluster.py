@@ -96,6 +96,7 @@ class Cluster(Client):
             steps.callback(self._close_run)
             if plane := getattr(self, "control_plane", None):
                 steps.callback(plane.stop)
+                steps.callback(plane.kube.close)
             for node in self.nodes:
                 steps.callback(node.remove)
         self.nodes = []

@@ -10,6 +10,7 @@ from typing import Self
 
 import gpuslice_sim
 from gpuslice_sim.node import PLACE_IN_CONTAINERS
+from tests.timing import timing
 
 from .cluster import Cluster
 from .kube import Object
@@ -102,7 +103,8 @@ def is_ready(pod: Object) -> bool:
 
 def _simulated(daemon_set: Object) -> Object:
     """With what the device nodes are to the real driver: the way to its state, outside the
-    container. Programs of the driver that are scripts here also need their modules."""
+    container. Programs of the driver that are scripts here also need their modules. Nothing waits
+    for an interval of the program or of its readiness probe."""
     places = {
         "simulated-driver": (PLACE_IN_CONTAINERS, PLACE_IN_CONTAINERS),
         "simulation": (str(Path(gpuslice_sim.__file__).parent), _MODULES),
@@ -113,4 +115,9 @@ def _simulated(daemon_set: Object) -> Object:
         pod["volumes"].append({"name": name, "hostPath": {"path": path}})
         for container in pod["containers"]:
             container["volumeMounts"].append({"name": name, "mountPath": mount_path})
+    for container in pod["containers"]:
+        quick = [{"name": name, "value": value} for name, value in timing().items()]
+        container["env"] = container.get("env", []) + quick
+        if probe := container.get("readinessProbe"):
+            probe["periodSeconds"] = 1
     return changed

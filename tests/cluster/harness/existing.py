@@ -88,6 +88,7 @@ class ExistingCluster(Client):
         proxy.start()
         steps.callback(proxy.stop)
         self.kube = Kube.through(socket)
+        steps.callback(self.kube.close)
 
         def ready() -> bool:
             proxy.require()

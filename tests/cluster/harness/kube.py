@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import json
 import socket
 import ssl
-import urllib.error
-import urllib.request
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 Object = dict[str, Any]
+_Request = tuple[str, str, str | None, dict[str, str]]
 
 _PATIENCE_SECONDS = 90.0
 _CLUSTER_WIDE = {"Namespace", "Node", "RuntimeClass", "ClusterRole", "ClusterRoleBinding"}
@@ -28,24 +28,36 @@ class ApiError(Exception):
 
 
 class Kube:
+    """Not for several threads: reads share one connection."""
+
     def __init__(
-        self, server: str, transport: urllib.request.BaseHandler, headers: Mapping[str, str]
+        self, connect: Callable[[], http.client.HTTPConnection], headers: Mapping[str, str]
     ) -> None:
-        self._server = server
+        self._connect = connect
         self._headers = dict(headers)
-        # The server is on this machine, whatever proxy the environment names.
-        self._opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), transport)
+        self._connection: http.client.HTTPConnection | None = None
 
     @classmethod
     def with_token(cls, server: str, token: str, certificate: Path) -> Self:
         tls = ssl.create_default_context(cafile=str(certificate))
-        transport = urllib.request.HTTPSHandler(context=tls)
-        return cls(server, transport, {"Authorization": f"Bearer {token}"})
+        address = urlsplit(server)
+
+        def connect() -> http.client.HTTPConnection:
+            return http.client.HTTPSConnection(
+                str(address.hostname), address.port, context=tls, timeout=_PATIENCE_SECONDS
+            )
+
+        return cls(connect, {"Authorization": f"Bearer {token}"})
 
     @classmethod
     def through(cls, proxy: Path) -> Self:
         """By way of the socket of a `kubectl proxy`, which adds the credentials."""
-        return cls("http://localhost", _SocketHandler(proxy), {})
+        return cls(lambda: _SocketConnection(proxy), {})
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
 
     def get(self, path: str, **query: str) -> Object:
         """`path` as in /api/v1/nodes/node-a."""
@@ -84,7 +96,7 @@ class Kube:
     def ready(self) -> bool:
         try:
             return self.text("/readyz") == "ok"
-        except (ApiError, OSError):
+        except (ApiError, OSError, http.client.HTTPException):
             return False
 
     def _json(
@@ -104,47 +116,51 @@ class Kube:
         query: Mapping[str, str],
         body: Mapping[str, Any] | None = None,
     ) -> bytes:
-        request = urllib.request.Request(
-            f"{self._server}{path}?{urlencode(query)}",
-            method=method,
-            data=None if body is None else json.dumps(body).encode(),
-            headers=self._headers,
-        )
         kind = "merge-patch+json" if method == "PATCH" else "json"
-        request.add_header("Content-Type", f"application/{kind}")
+        headers = self._headers | {"Content-Type": f"application/{kind}"}
+        content = None if body is None else json.dumps(body)
+        request = (method, f"{path}?{urlencode(query)}", content, headers)
+        if method == "GET":
+            status, answer = self._read(request)
+        else:
+            with contextlib.closing(self._connect()) as connection:
+                status, answer = _exchange(connection, request)
+        if status >= http.HTTPStatus.BAD_REQUEST:
+            raise ApiError(status, _message(answer.decode(errors="replace")))
+        return answer
+
+    def _read(self, request: _Request) -> tuple[int, bytes]:
+        """Tests poll, and a new connection costs the API server more than an answer."""
+        if self._connection is not None:
+            try:
+                return _exchange(self._connection, request)
+            except (OSError, http.client.HTTPException):  # the server closed it, or restarted
+                self.close()
+        self._connection = self._connect()
         try:
-            with self._opener.open(request, timeout=_PATIENCE_SECONDS) as answer:
-                content: bytes = answer.read()
-                return content
-        except urllib.error.HTTPError as error:
-            with error:
-                text = error.read().decode(errors="replace")
-            raise ApiError(error.code, _message(text)) from None
-
-
-class _SocketHandler(urllib.request.HTTPHandler):
-    """HTTP over a Unix socket."""
-
-    def __init__(self, path: Path) -> None:
-        super().__init__()
-        self._path = path
-
-    def http_open(self, req: urllib.request.Request) -> http.client.HTTPResponse:
-        return self.do_open(self._connection, req)
-
-    def _connection(self, host: str, **options: Any) -> http.client.HTTPConnection:
-        return _SocketConnection(self._path, host, **options)
+            return _exchange(self._connection, request)
+        except BaseException:
+            self.close()
+            raise
 
 
 class _SocketConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, host: str, **options: Any) -> None:
-        super().__init__(host, **options)
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=_PATIENCE_SECONDS)
         self._path = path
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+
+
+def _exchange(connection: http.client.HTTPConnection, request: _Request) -> tuple[int, bytes]:
+    connection.request(*request)
+    with connection.getresponse() as answer:
+        return answer.status, answer.read()
 
 
 def _collection(thing: Mapping[str, Any], namespace: str) -> str:

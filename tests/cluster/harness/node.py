@@ -15,6 +15,7 @@ import yaml
 from gpuslice_sim.node import SimNode, create
 from tests.cluster.build import Binaries
 from tests.surroundings import direct, free_ports, neutral
+from tests.timing import timing
 
 from . import node_init, runs
 from .client import RESOURCE
@@ -115,7 +116,7 @@ class Node:
         self.agent = self._process(
             "agent",
             [Path(sys.executable).parent / "gpuslice", *spec.agent],
-            env=self.sim.env(direct(neutral(os.environ))),
+            env=self._agent_environment(),
         )
 
     @property
@@ -195,8 +196,7 @@ class Node:
         self.agent.stop()
         argv = [str(Path(sys.executable).parent / program), *arguments]
         self.agent.argv = self.sim.namespace_command(argv, binds) if binds else argv
-        base = self.sim.env(direct(neutral(os.environ)))
-        self.agent.env = base | dict(environment or {})
+        self.agent.env = self._agent_environment() | dict(environment or {})
         self.agent.start()
 
     def set_mig(self, gpu: int, layout: Sequence[str]) -> None:
@@ -274,6 +274,9 @@ class Node:
             namespace=self.init_pid,
         )
 
+    def _agent_environment(self) -> dict[str, str]:
+        return self.sim.env(direct(neutral(os.environ))) | timing()
+
     def _log(self, name: str) -> Path:
         return self._logs / f"{self.name}-{name}.log"
 
@@ -316,7 +319,9 @@ class Node:
             "localStorageCapacityIsolation": False,
             "clusterDNS": [self.address],
             "resolvConf": str(self.directory / "resolv.conf"),
-            "nodeStatusUpdateFrequency": "1s",  # default 10 s: tests would wait for that
+            # Tests wait until the status of the node changes (default: 10 s).
+            "nodeStatusUpdateFrequency": "200ms",
+            "nodeStatusReportFrequency": "10s",
         }
         path = self.directory / "kubelet.yaml"
         path.write_text(yaml.safe_dump(config))

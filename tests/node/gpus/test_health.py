@@ -18,7 +18,7 @@ import pytest
 
 from gpuslice.config.settings import HealthSettings
 from gpuslice_sim.node import SimNode
-from tests.node.rig import timing
+from tests.timing import timing
 
 from .conftest import MakeNode
 

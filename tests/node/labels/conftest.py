@@ -10,7 +10,7 @@ import pytest
 
 from gpuslice_sim.node import SimNode, create
 from gpuslice_sim.process import BackgroundProcess
-from tests.node.rig import timing
+from tests.timing import timing
 from tests.unit.cluster.kubernetes import Kubernetes
 
 Once = Callable[..., subprocess.CompletedProcess[str]]

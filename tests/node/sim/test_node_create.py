@@ -245,6 +245,8 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
 ) -> None:
     node = make_node("mixed")
     before = sorted(path.name for path in Path("/dev").iterdir())
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     plugins = tmp_path / "plugins"
     plugins.mkdir()
     (plugins / "kubelet.sock").touch()
@@ -255,7 +257,8 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     )
     places = {"/var/lib/kubelet/device-plugins": plugins, "/no/such/place": tmp_path / "made"}
     command = node.namespace_command(["sh", "-c", script, "--", "a", "--"], places)
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    environment = os.environ | {"TMPDIR": str(scratch)}
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     assert done.returncode == 7, done.stderr
     for minor in (0, 1, 3, 4):
         assert f"/dev/nvidia{minor}\n" in done.stdout
@@ -267,6 +270,7 @@ def test_a_program_in_the_namespace_sees_the_nodes_kernel_view(
     assert (tmp_path / "made" / "file").exists()
     assert not Path("/no").exists()
     assert sorted(path.name for path in Path("/dev").iterdir()) == before
+    assert list(scratch.iterdir()) == []
 
 
 @needs_root

@@ -1,0 +1,24 @@
+"""Quick intervals for daemons under test."""
+
+from __future__ import annotations
+
+from gpuslice.config.timing import VARIABLE
+
+# No test waits for an interval of a daemon. Time limits are not shortened: machines are noisy.
+QUICK = {
+    "hardware_scan": 0.3,
+    "retry": 0.2,
+    "gpu_probe": 0.3,
+    "gpu_event_retry": 0.1,
+    "usage_poll": 0.2,
+    "mps_probe": 0.3,
+    "mps_daemon_probe": 0.3,
+    "mps_restart": 0.05,
+    "directory_resync": 1.0,
+}
+
+
+def timing(**changes: float) -> dict[str, str]:
+    """The variable that gives a daemon these times instead, and the quick ones otherwise."""
+    times = (f"{name}={seconds}" for name, seconds in (QUICK | changes).items())
+    return {VARIABLE: ",".join(times)}
