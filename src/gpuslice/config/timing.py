@@ -23,7 +23,9 @@ class Timing:
     # After waiting for events of GPUs failed.
     gpu_event_retry: float = 1.0
     # Read from the kubelet which devices are in use.
-    usage_poll: float = 10.0
+    usage_poll: float = 2.0
+    # Before Allocate is rejected again, after it was rejected.
+    refusal: float = 1.0
     # The agent probes MPS control daemons.
     mps_probe: float = 5.0
     # The program that runs MPS control daemons probes them.

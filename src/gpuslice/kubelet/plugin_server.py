@@ -16,6 +16,7 @@ from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.kubelet.errors import AlreadyServed, PluginServerError
 from gpuslice.kubelet.plugin_service import DevicePluginService, Resource, device_plugin_handler
+from gpuslice.kubelet.refusal_delay import RefusalDelay
 from gpuslice.kubelet.wire import API_VERSION, DeviceListEncoder
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -54,10 +55,16 @@ class PluginServer:
     """
 
     def __init__(
-        self, resource: Resource, kubelet_socket: Path, socket_name: str, metrics: Metrics
+        self,
+        resource: Resource,
+        kubelet_socket: Path,
+        socket_name: str,
+        metrics: Metrics,
+        refusal_seconds: float,
     ) -> None:
         self._resource = resource
         self._metrics = metrics
+        self._refusal_delay = RefusalDelay(refusal_seconds)
         self._kubelet_socket = kubelet_socket
         self._socket = kubelet_socket.parent / socket_name
         self._wake = asyncio.Event()
@@ -118,7 +125,9 @@ class PluginServer:
             streams_ended.set()
             self._wake.set()
 
-        service = DevicePluginService(self._resource, self._encoder, on_streams_end, self._metrics)
+        service = DevicePluginService(
+            self._resource, self._encoder, on_streams_end, self._metrics, self._refusal_delay
+        )
         server = await self._listen(service)
         if server is None:
             return _Ended("the kubelet's directory was removed")
@@ -199,6 +208,7 @@ class PluginServer:
         )
 
     async def _register(self) -> bool:
+        await self._resource.before_registration()
         request = api.RegisterRequest(
             version=API_VERSION,
             endpoint=self._socket.name,

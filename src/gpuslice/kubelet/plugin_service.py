@@ -11,6 +11,7 @@ import grpc
 from gpuslice.codes import Code
 from gpuslice.inject.edits import ContainerEdits
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.refusal_delay import RefusalDelay
 from gpuslice.kubelet.watchable import Watchable
 from gpuslice.kubelet.wire import DeviceGroup, DeviceListEncoder, allocate_response
 from gpuslice.telemetry.logs import Logger
@@ -55,6 +56,10 @@ class Resource(Protocol):
         """Raises Refused."""
         ...
 
+    async def before_registration(self) -> None:
+        """Called before the kubelet reads the device list for the first time."""
+        ...
+
 
 def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandler:
     return grpc.method_handlers_generic_handler(
@@ -95,10 +100,12 @@ class DevicePluginService:
         encoder: DeviceListEncoder,
         streams_ended: Callable[[], None],
         metrics: Metrics,
+        refusal_delay: RefusalDelay,
     ) -> None:
         self._resource = resource
         self._encoder = encoder
         self._metrics = metrics
+        self._refusal_delay = refusal_delay
         self._streams_ended = streams_ended
         self._streams = 0
         self._closing = False
@@ -157,6 +164,7 @@ class DevicePluginService:
             name = self._resource.name
             log.warning(refusal.code, "Allocate rejected", resource=name, reason=refusal)
             self._metrics.allocated(name, False)
+            await self._refusal_delay.wait()
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(refusal))
         # The container waits for the answer, not for the log line.
         asyncio.get_running_loop().call_soon(self._allocated, answers)

@@ -5,7 +5,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    """The devices of a resource."""
+
+    healthy: int
+    unhealthy: int
+    # Healthy and free, but not advertised: the free devices of another GPU are.
+    withheld: int = 0
+    # Held by containers; None: unknown.
+    in_use: int | None = None
+    # Healthy and free, by UUID of the GPU or MIG device.
+    free: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics(Protocol):
@@ -14,10 +29,7 @@ class Metrics(Protocol):
     def reloaded(self, ok: bool) -> None:
         """The configuration was loaded, at start or again."""
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None: ...
-
-    def in_use(self, resource: str, count: int | None) -> None:
-        """How many devices containers hold; None: unknown."""
+    def devices(self, resource: str, counts: DeviceCounts) -> None: ...
 
     def allocated(self, resource: str, ok: bool) -> None: ...
 
@@ -37,10 +49,7 @@ class NoMetrics:
     def reloaded(self, ok: bool) -> None:
         pass
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        pass
-
-    def in_use(self, resource: str, count: int | None) -> None:
+    def devices(self, resource: str, counts: DeviceCounts) -> None:
         pass
 
     def allocated(self, resource: str, ok: bool) -> None:
@@ -67,9 +76,7 @@ class Recorder:
         # None: the configuration has not been loaded yet.
         self.last_reload_ok: bool | None = None
         self.last_good_reload: float | None = None
-        # resource -> (healthy, unhealthy)
-        self.advertised: dict[str, tuple[int, int]] = {}
-        self.used: dict[str, int] = {}
+        self.counts: dict[str, DeviceCounts] = {}
         self.allocations: Counter[tuple[str, bool]] = Counter()
         self.registrations: dict[str, bool] = {}
         # uuid -> (minor, healthy)
@@ -81,15 +88,9 @@ class Recorder:
         if ok:
             self.last_good_reload = time.time()
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        self.advertised[resource] = (healthy, unhealthy)
+    def devices(self, resource: str, counts: DeviceCounts) -> None:
+        self.counts[resource] = counts
         self.registrations.setdefault(resource, False)
-
-    def in_use(self, resource: str, count: int | None) -> None:
-        if count is None:
-            self.used.pop(resource, None)
-        else:
-            self.used[resource] = count
 
     def allocated(self, resource: str, ok: bool) -> None:
         self.allocations[resource, ok] += 1
@@ -101,9 +102,8 @@ class Recorder:
         self.gpus[uuid] = (minor, healthy)
 
     def forget(self, resource: str) -> None:
-        self.advertised.pop(resource, None)
+        self.counts.pop(resource, None)
         self.registrations.pop(resource, None)
-        self.used.pop(resource, None)
 
     def forget_gpu(self, uuid: str) -> None:
         self.gpus.pop(uuid, None)

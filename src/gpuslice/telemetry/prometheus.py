@@ -73,20 +73,32 @@ def _configuration(recorder: Recorder) -> Iterable[Metric]:
 def _resources(recorder: Recorder) -> Iterable[Metric]:
     devices = GaugeMetricFamily(
         "gpuslice_devices",
-        "Devices that are advertised to the kubelet.",
+        "Devices of the resource. The kubelet counts those that are healthy. Withheld devices are "
+        "free, but on another GPU than the free ones that are advertised.",
         labels=["resource", "health"],
     )
-    for resource, (healthy, unhealthy) in sorted(recorder.advertised.items()):
-        devices.add_metric([resource, "healthy"], healthy)
-        devices.add_metric([resource, "unhealthy"], unhealthy)
+    for resource, counts in sorted(recorder.counts.items()):
+        devices.add_metric([resource, "healthy"], counts.healthy)
+        devices.add_metric([resource, "unhealthy"], counts.unhealthy)
+        devices.add_metric([resource, "withheld"], counts.withheld)
     yield devices
+    free = GaugeMetricFamily(
+        "gpuslice_devices_free",
+        "Healthy devices that no container holds. Missing if the kubelet does not tell.",
+        labels=["resource", "uuid"],
+    )
+    for resource, counts in sorted(recorder.counts.items()):
+        for uuid, count in sorted(counts.free.items()):
+            free.add_metric([resource, uuid], count)
+    yield free
     in_use = GaugeMetricFamily(
         "gpuslice_devices_in_use",
         "Devices that containers hold. Missing if the kubelet does not tell.",
         labels=["resource"],
     )
-    for resource, count in sorted(recorder.used.items()):
-        in_use.add_metric([resource], count)
+    for resource, counts in sorted(recorder.counts.items()):
+        if counts.in_use is not None:
+            in_use.add_metric([resource], counts.in_use)
     yield in_use
     registered = GaugeMetricFamily(
         "gpuslice_registered",

@@ -80,8 +80,8 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
-            usage = UsageTracker(state, timing.usage_poll)
-            servers = PluginServers(tasks, state, monitor, usage, metrics, timing.directory_resync)
+            usage = UsageTracker(state, timing.usage_poll, lambda: _kubelet_socket(state))
+            servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
             target = AgentTarget(driver, state, servers, monitor)
             reconciler = Reconciler(
                 target=target,
@@ -94,7 +94,7 @@ class Agent:
             )
             try:
                 await self._start(source, reconciler, events, tasks)
-                tasks.create_task(usage.run(lambda: _kubelet_socket(state)))
+                tasks.create_task(usage.run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(
                     scan_for_changes(

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.config.settings import socket_name
+from gpuslice.config.timing import Timing
 from gpuslice.files.directory_watch import watch_directory
 from gpuslice.kubelet.plugin_server import PluginServer
 from gpuslice.node.snapshot import Snapshot
@@ -37,14 +38,14 @@ class PluginServers:
         monitor: DaemonMonitor,
         usage: UsageTracker,
         metrics: Metrics,
-        resync_seconds: float,
+        timing: Timing,
     ) -> None:
         self._tasks = tasks
         self._state = state
         self._monitor = monitor
         self._usage = usage
         self._metrics = metrics
-        self._resync_seconds = resync_seconds
+        self._timing = timing
         self._running: dict[str, _Running] = {}
         self._kubelet_socket = ""
         self._watching: asyncio.Task[None] | None = None
@@ -82,7 +83,9 @@ class PluginServers:
         self._kubelet_socket = kubelet_socket
         if kubelet_socket:
             watch = watch_directory(
-                Path(kubelet_socket).parent, self._wake, resync_seconds=self._resync_seconds
+                Path(kubelet_socket).parent,
+                self._wake,
+                resync_seconds=self._timing.directory_resync,
             )
             self._watching = self._tasks.create_task(watch, name="watch the kubelet's directory")
 
@@ -96,7 +99,8 @@ class PluginServers:
         server = None
         if self._kubelet_socket:
             socket = Path(self._kubelet_socket)
-            server = PluginServer(plugin, socket, socket_name(pool.resource), self._metrics)
+            name = socket_name(pool.resource)
+            server = PluginServer(plugin, socket, name, self._metrics, self._timing.refusal)
         task = self._tasks.create_task(
             self._serve(plugin, server), name=f"device plugin server {pool.resource}"
         )

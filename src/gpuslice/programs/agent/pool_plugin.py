@@ -106,6 +106,10 @@ class PoolPlugin:
                     f"{error}",
                 ) from error
 
+    async def before_registration(self) -> None:
+        if self._pool.advertises_one_gpu:
+            await self._usage.read()
+
     def _daemons(self, ids: Sequence[str]) -> set[str]:
         """The daemons that limit these devices. An unknown device needs all of them."""
         if any(device_id not in self._pool.owners for device_id in ids):
