@@ -17,7 +17,7 @@ from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import MemoryRule, MigStrategy, Policy
+from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
 from gpuslice.slicing.units import MemoryUnit
 
 ENVVAR = frozenset({DeviceList.ENVVAR})
@@ -166,6 +166,15 @@ OURS = [
     Row(
         "threads", "GPUSLICE_THREADS", "rules.memory.threads", ThreadShare.PROPORTIONAL, "none",
         ThreadShare.NONE, "sharing: {memory: {threads: none}}", invalid=("half",),
+    ),
+    Row(
+        "memory-advertise", "GPUSLICE_MEMORY_ADVERTISE", "rules.memory.advertise",
+        Advertise.ONE_GPU, "all", Advertise.ALL, "sharing: {memory: {advertise: all}}",
+        invalid=("two-gpus", ""),
+    ),
+    Row(
+        "memory-ids", "GPUSLICE_MEMORY_IDS", "rules.memory.ids", IdForm.AUTO, "short", IdForm.SHORT,
+        "sharing: {memory: {ids: short}}", invalid=("tiny", ""),
     ),
     Row(
         "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",

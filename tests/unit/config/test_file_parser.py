@@ -16,6 +16,8 @@ from gpuslice.config.unknown_keys import all_keys
 from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import (
     ALL,
+    Advertise,
+    IdForm,
     MemoryRule,
     NameRule,
     ReplicaRule,
@@ -82,6 +84,8 @@ sharing:
     unit: 512MiB
     reserve: 1GiB
     threads: none
+    advertise: all
+    ids: short
     mps: {pipeDirectory: /run/mps, check: auto}
   timeSlicing:
     renameByDefault: true
@@ -92,6 +96,7 @@ sharing:
   mps:
     failRequestsGreaterThanOne: false
     reserve: 512MiB
+    advertise: all
     resources:
       - {name: gpu, devices: ["0"], replicas: 3}
 imex: {channelIDs: [0], required: true}
@@ -111,7 +116,14 @@ def test_a_file_with_every_key(read: Read) -> None:
         ReplicaRule(TIME, "nvidia.com/a100", 4, "nvidia.com/a100.shared", Selection(count=2), True),
         ReplicaRule(TIME, "nvidia.com/t4", 10, "nvidia.com/t4.tiny", ALL, True, nested=False),
         ReplicaRule(
-            MPS, "nvidia.com/gpu", 3, None, Selection(references=("0",)), False, reserve_mib=512
+            MPS,
+            "nvidia.com/gpu",
+            3,
+            None,
+            Selection(references=("0",)),
+            False,
+            reserve_mib=512,
+            advertise=Advertise.ALL,
         ),
     )
     assert settings.rules.memory == MemoryRule(
@@ -120,6 +132,8 @@ def test_a_file_with_every_key(read: Read) -> None:
         MemoryUnit(512),
         1024,
         ThreadShare.NONE,
+        advertise=Advertise.ALL,
+        ids=IdForm.SHORT,
         limited=True,
     )
     assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO)

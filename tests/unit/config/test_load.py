@@ -14,7 +14,7 @@ from gpuslice.config.load import Loaded, load_settings
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
 from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import ALL, MemoryRule, Selection
+from gpuslice.slicing.rules import ALL, Advertise, MemoryRule, Selection
 from gpuslice.slicing.units import MemoryUnit
 
 Load = Callable[..., Loaded]
@@ -76,7 +76,11 @@ def test_containers_are_limited_to_their_memory_if_there_is_an_mps_daemon(load: 
 
 @pytest.mark.parametrize(
     ("defaults", "expected"),
-    [(Settings(), MemoryRule()), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, MemoryRule())],
+    [
+        (Settings(), MemoryRule()),
+        (nvidia.DEFAULTS, None),
+        (gpushare.DEFAULTS, MemoryRule(advertise=Advertise.ALL)),
+    ],
     ids=["gpuslice agent", "nvidia-device-plugin", "gpushare"],
 )
 def test_the_program_decides_about_memory_units_if_nothing_is_set(

@@ -164,7 +164,7 @@ def message(text: str, directory: Path) -> str:
             "sharing: {memory: all}",
             (
                 "sharing.memory: 'all' is not valid: use a section with these keys: "
-                "resource, devices, unit, reserve, threads, mps"
+                "resource, devices, unit, reserve, threads, advertise, ids, mps"
             ),
         ),
         (

@@ -57,7 +57,8 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor = DaemonMonitor(tasks, state, Timing(mps_probe=3600))
             monitor.apply(plan.daemons)
             [pool] = plan.pools
-            plugin = PoolPlugin(pool, plan, state, monitor, UsageTracker(state, 3600))
+            usage = UsageTracker(state, 3600, lambda: "")
+            plugin = PoolPlugin(pool, plan, state, monitor, usage)
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})

@@ -49,9 +49,8 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
         state = NodeState()
         async with asyncio.TaskGroup() as tasks:
             monitor = DaemonMonitor(tasks, state, Timing())
-            servers = PluginServers(
-                tasks, state, monitor, UsageTracker(state, 3600), NoMetrics(), 3600
-            )
+            usage = UsageTracker(state, 3600, lambda: "")
+            servers = PluginServers(tasks, state, monitor, usage, NoMetrics(), Timing())
             await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
 
     asyncio.run(main())
