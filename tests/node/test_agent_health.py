@@ -10,7 +10,7 @@ from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig
+from .rig import ALL, RESOURCE, Rig
 
 
 def cpu_seconds(process: BackgroundProcess) -> float:
@@ -23,7 +23,7 @@ def test_a_fatal_xid_makes_every_slice_of_that_gpu_unhealthy_and_no_other(
 ) -> None:
     rig = make_rig("v100x4")
     gpus = [gpu.uuid for gpu in rig.node.gpus()]
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
         agent.wait_for_code(Code.REGISTERED)
         lists = endpoint.lists
@@ -89,7 +89,7 @@ def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_in_the_first_list(
 
 
 def test_an_event_wait_that_fails_causes_no_busy_loop_and_no_unhealthy_gpu(rig: Rig) -> None:
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.event_wait("UNKNOWN")
         time.sleep(0.6)  # until the current wait ends
@@ -104,7 +104,7 @@ def test_an_event_wait_that_fails_causes_no_busy_loop_and_no_unhealthy_gpu(rig: 
 
 
 def test_health_checks_can_be_turned_off(rig: Rig) -> None:
-    with rig.agent("--no-health-checks") as agent:
+    with rig.agent(ALL, "--no-health-checks") as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.xid(0, 79)
         time.sleep(1.0)

@@ -16,7 +16,7 @@ from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import remove_directory
 
-from .rig import RESOURCE, Rig, eventually
+from .rig import ALL, RESOURCE, Rig, eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
@@ -31,7 +31,7 @@ def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
 
 
 def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.restart()
         rig.kubelet.wait_for(RESOURCE)
@@ -53,7 +53,7 @@ def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
 
 
 def test_the_agent_registers_with_a_kubelet_that_comes_back_later(rig: Rig) -> None:
-    with rig.agent():
+    with rig.agent(ALL):
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.stop()
         time.sleep(1.0)
@@ -170,7 +170,7 @@ def children_of(pid: int) -> list[str]:
 
 
 def test_a_second_agent_for_the_same_resource_exits(rig: Rig) -> None:
-    with rig.agent(name="first"):
+    with rig.agent(ALL, name="first"):
         rig.kubelet.wait_for(RESOURCE)
         with rig.agent(name="second") as second:
             assert second.wait() == 1

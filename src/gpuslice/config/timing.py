@@ -24,6 +24,8 @@ class Timing:
     gpu_event_retry: float = 1.0
     # Read from the kubelet which devices are in use.
     usage_poll: float = 2.0
+    # After the kubelet allocated devices, until the node advertises others.
+    usage_settle: float = 0.5
     # Before Allocate is rejected again, after it was rejected.
     refusal: float = 1.0
     # The agent probes MPS control daemons.

@@ -6,10 +6,12 @@ import asyncio
 
 # Refusals that are further apart are independent of each other.
 _RELATED_SECONDS = 30.0
+# The longest delay, as a multiple of the first one.
+_LONGEST = 4
 
 
 class RefusalDelay:
-    """Delays every refusal but the first.
+    """Delays every refusal but the first, each twice as long as the one before.
 
     The kubelet fails a pod whose devices are refused, its controller creates a new pod at once, and
     the scheduler may place that one here as well, until the node's status is up to date. Without a
@@ -19,11 +21,15 @@ class RefusalDelay:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._last: float | None = None
+        self._ended: float | None = None
+        self._delay = 0.0
 
     async def wait(self) -> None:
         clock = asyncio.get_running_loop().time
-        last, self._last = self._last, clock()
-        if last is not None and clock() - last < _RELATED_SECONDS:
-            await asyncio.sleep(self._seconds)
-            self._last = clock()
+        if self._ended is None or clock() - self._ended > _RELATED_SECONDS:
+            self._delay = 0.0
+        else:
+            longest = _LONGEST * self._seconds
+            self._delay = min(max(2 * self._delay, self._seconds), longest)
+        self._ended = clock() + self._delay
+        await asyncio.sleep(self._delay)

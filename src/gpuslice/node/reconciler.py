@@ -223,6 +223,7 @@ class Reconciler(Generic[P]):
     def _fail(self, error: Exception) -> None:
         self._conditions.set(_NODE, Code.RECONCILE_FAILED, "cannot reconcile, retrying", error)
         self._target.suspend(Problem(Code.NODE_UNREADABLE, str(error)), self._hardware)
+        self._hardware = None  # a retry enumerates the GPUs again
         self._triggers.add_later(Trigger.SETTINGS, self._retry_seconds)
 
 

@@ -89,7 +89,8 @@ class Snapshot:
         if held is None:
             return (None,) * len(pool.parts)
         healthy = [self.healthy(part) for part in pool.parts]
-        chosen = part_to_advertise(pool, held, healthy)
+        free = [part.count - len(ids) for part, ids in zip(pool.parts, held, strict=True)]
+        chosen = part_to_advertise(free, healthy)
         return tuple(None if position == chosen else ids for position, ids in enumerate(held))
 
     def _daemon_problem(self, name: str) -> Problem | None:

@@ -37,16 +37,13 @@ class Usage:
             self._pending[resource, device_id] = 0
             self._during_list.add((resource, device_id))
 
-    def available(self, resource: str, ids: Collection[str]) -> bool:
-        """The kubelet regards these devices as free. Returns whether any was in use."""
-        listed = (self._listed or {}).get(resource, frozenset())
-        freed = [one for one in self._pending if one[0] == resource and one[1] in ids]
-        for device in freed:
+    def available(self, resource: str, ids: Collection[str]) -> None:
+        """The kubelet regards these devices as free."""
+        for device in [one for one in self._pending if one[0] == resource and one[1] in ids]:
             del self._pending[device]
-        if not listed.isdisjoint(ids):
-            self._listed = {**(self._listed or {}), resource: listed.difference(ids)}
-            return True
-        return bool(freed)
+        if self._listed is not None and resource in self._listed:
+            free = self._listed[resource].difference(ids)
+            self._listed = {**self._listed, resource: free}
 
     def list_started(self) -> None:
         self._during_list.clear()

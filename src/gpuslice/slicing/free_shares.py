@@ -7,7 +7,7 @@ the kubelet rejects them, and their controller creates new ones at once, without
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from gpuslice.slicing.pool import Pool
 
@@ -23,14 +23,11 @@ def shares_in_use(pool: Pool, in_use: Iterable[str]) -> tuple[frozenset[str], ..
     return tuple(map(frozenset, held))
 
 
-def part_to_advertise(
-    pool: Pool, held: Sequence[Collection[str]], healthy: Sequence[bool]
-) -> int | None:
+def part_to_advertise(free: Sequence[int], healthy: Sequence[bool]) -> int | None:
     """The position of the part whose free shares are advertised. None: no part is healthy.
 
     It is the part with the most free shares, so a pod that fits on any GPU of the node never waits
     for another one. `bench/advertising.py` compares this choice with others.
     """
-    free = [part.count - len(ids) for part, ids in zip(pool.parts, held, strict=True)]
     candidates = [position for position in range(len(free)) if healthy[position]]
     return max(candidates, key=lambda position: free[position], default=None)

@@ -80,7 +80,7 @@ class Agent:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
-            usage = UsageTracker(state, timing.usage_poll, lambda: _kubelet_socket(state))
+            usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
             servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
             target = AgentTarget(driver, state, servers, monitor)
             reconciler = Reconciler(

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
 from gpuslice.kubelet.pod_resources import PodResources, PodResourcesError, pod_resources_socket
 from gpuslice.node.state import NodeState
 from gpuslice.node.usage import Usage
@@ -26,27 +27,27 @@ _LARGEST_LOAD = 0.05
 class UsageTracker:
     """The kubelet has no call for a container that ends, so its list is polled."""
 
-    def __init__(
-        self, state: NodeState, poll_seconds: float, kubelet_socket: Callable[[], str]
-    ) -> None:
+    def __init__(self, state: NodeState, timing: Timing, kubelet_socket: Callable[[], str]) -> None:
         self._state = state
-        self._poll_seconds = poll_seconds
+        self._poll_seconds = timing.usage_poll
+        self._settle_seconds = timing.usage_settle
         # An empty one means that there is no kubelet.
         self._kubelet_socket = kubelet_socket
         self._usage = Usage()
         self._failures = 0
         self._conditions = Conditions(log)
         self._reading = asyncio.Lock()
+        self._publish_at = 0.0
+        self._publishing: asyncio.TimerHandle | None = None
 
     def allocated(self, resource: str, ids: Iterable[str]) -> None:
         self._usage.allocated(resource, ids)
-        # Soon, not now: a container waits for the answer.
-        asyncio.get_running_loop().call_soon(self._publish)
+        self._admitting()
 
     def available(self, resource: str, ids: Collection[str]) -> None:
         """The kubelet regards these devices as free."""
-        if self._usage.available(resource, ids):
-            asyncio.get_running_loop().call_soon(self._publish)
+        self._usage.available(resource, ids)
+        self._admitting()
 
     async def run(self) -> None:
         """Polls the kubelet until cancelled."""
@@ -90,5 +91,21 @@ class UsageTracker:
                 level=LogLevel.INFO,
             )
 
+    def _admitting(self) -> None:
+        """The kubelet allocates devices, and maybe more for the next container of the same pod.
+
+        A container can reuse the devices of an init container, together with more devices of the
+        same GPU. These must not be withheld in between.
+        """
+        self._publish_at = asyncio.get_running_loop().time() + self._settle_seconds
+        self._publish()
+
     def _publish(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._publishing is not None:
+            self._publishing.cancel()
+            self._publishing = None
+        if loop.time() < self._publish_at:
+            self._publishing = loop.call_at(self._publish_at, self._publish)
+            return
         self._state.publish(replace(self._state.current, in_use=self._usage.in_use))

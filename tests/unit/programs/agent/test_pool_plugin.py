@@ -57,7 +57,7 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor = DaemonMonitor(tasks, state, Timing(mps_probe=3600))
             monitor.apply(plan.daemons)
             [pool] = plan.pools
-            usage = UsageTracker(state, 3600, lambda: "")
+            usage = UsageTracker(state, Timing(), lambda: "")
             plugin = PoolPlugin(pool, plan, state, monitor, usage)
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)

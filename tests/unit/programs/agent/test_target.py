@@ -49,7 +49,7 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
         state = NodeState()
         async with asyncio.TaskGroup() as tasks:
             monitor = DaemonMonitor(tasks, state, Timing())
-            usage = UsageTracker(state, 3600, lambda: "")
+            usage = UsageTracker(state, Timing(), lambda: "")
             servers = PluginServers(tasks, state, monitor, usage, NoMetrics(), Timing())
             await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
 
