@@ -29,7 +29,7 @@ END = "<!-- end of bench/advertising.py -->"
 NODES, GPUS, UNITS = 8, 4, 80
 SECONDS, WARM_UP = 6000.0, 1200.0
 POD_SECONDS = 600.0
-STATUS_SECONDS, POLL_SECONDS = 10.0, 2.0
+POLL_SECONDS = 2.0
 # The controller creates a new pod for a failed one.
 RECREATE_SECONDS = 0.1
 RELATED_SECONDS = 30.0
@@ -106,12 +106,21 @@ def every_gpu(free: Sequence[int], largest: int) -> int | None:
     return None
 
 
-CASES: dict[str, tuple[Policy, float]] = {
-    "all": (every_gpu, 0.0),
-    "all, rejections delayed": (every_gpu, 1.0),
-    "one-gpu, the emptiest": (emptiest, 0.0),
-    "one-gpu, the emptiest, rejections delayed (default)": (emptiest, 1.0),
-    "one-gpu, the fullest that fits, rejections delayed": (fullest_that_fits, 1.0),
+@dataclass(frozen=True, slots=True)
+class Case:
+    policy: Policy
+    # Before Allocate is rejected again, as in the agent.
+    delay_seconds: float = 1.0
+    # `nodeStatusUpdateFrequency` of the kubelet.
+    status_seconds: float = 10.0
+
+
+CASES = {
+    "all, rejections not delayed": Case(every_gpu, delay_seconds=0.0),
+    "all": Case(every_gpu),
+    "one-gpu: the emptiest (default)": Case(emptiest),
+    "one-gpu: the fullest that fits": Case(fullest_that_fits),
+    "one-gpu: the emptiest, node status every second": Case(emptiest, status_seconds=1.0),
 }
 
 
@@ -153,9 +162,9 @@ def workload(sizes: Sequence[int], load: float, seed: int) -> list[Pod]:
 
 
 class Simulation:
-    def __init__(self, policy: Policy, delay: float, pods: Sequence[Pod], seed: int) -> None:
-        self._delay = delay
-        self._nodes = [Node(policy) for _ in range(NODES)]
+    def __init__(self, case: Case, pods: Sequence[Pod], seed: int) -> None:
+        self._case = case
+        self._nodes = [Node(case.policy) for _ in range(NODES)]
         self._rng = random.Random(seed)
         self._order = itertools.count()
         self._events: list[tuple[float, int, Callable[[float], None]]] = []
@@ -165,7 +174,7 @@ class Simulation:
             self._create(pod, pod.created)
         for node in self._nodes:
             node.publish(0.0)
-            self._status_at(self._rng.uniform(0, STATUS_SECONDS), node)
+            self._status_at(self._rng.uniform(0, case.status_seconds), node)
             self._poll_at(self._rng.uniform(0, POLL_SECONDS), node)
 
     def run(self) -> Outcome:
@@ -192,7 +201,7 @@ class Simulation:
             node.publish(now)
             if now > WARM_UP:
                 self._outcome.holes.append(max(node.free))
-            self._status_at(now + STATUS_SECONDS, node)
+            self._status_at(now + self._case.status_seconds, node)
 
         self._at(when, publish)
 
@@ -220,7 +229,8 @@ class Simulation:
         if gpus:
             self._start(pod, node, min(gpus, key=lambda gpu: visible[gpu]), now)
         else:
-            self._reject(pod, node, now)
+            # With too few devices in all, the kubelet rejects the pod and does not call the agent.
+            self._reject(pod, node, now, by_agent=sum(visible) >= pod.units)
         return True
 
     def _start(self, pod: Pod, node: Node, gpu: int, now: float) -> None:
@@ -238,13 +248,14 @@ class Simulation:
         node.free[gpu] += pod.units
         node.requested -= pod.units
 
-    def _reject(self, pod: Pod, node: Node, now: float) -> None:
+    def _reject(self, pod: Pod, node: Node, now: float, *, by_agent: bool) -> None:
         self._outcome.failed += 1
-        related = now - node.busy_until < RELATED_SECONDS
-        longest = 4 * self._delay
-        node.delay = min(max(2 * node.delay, self._delay), longest) if related else 0.0
-        node.busy_until = now + node.delay
-        self._create(pod, node.busy_until + RECREATE_SECONDS)
+        if by_agent:
+            related = now - node.busy_until < RELATED_SECONDS
+            first = self._case.delay_seconds
+            node.delay = min(max(2 * node.delay, first), 4 * first) if related else 0.0
+            node.busy_until = now + node.delay
+        self._create(pod, max(now, node.busy_until) + RECREATE_SECONDS)
 
 
 def table(load: float, sizes: Sequence[int], seeds: int) -> str:
@@ -254,11 +265,8 @@ def table(load: float, sizes: Sequence[int], seeds: int) -> str:
         "| | pods | failed pods | mean wait | of large pods | units in use | largest free part |",
         "|---|---:|---:|---:|---:|---:|---:|",
     ]
-    for name, (policy, delay) in CASES.items():
-        runs = [
-            Simulation(policy, delay, workload(sizes, load, seed), seed).run()
-            for seed in range(seeds)
-        ]
+    for name, case in CASES.items():
+        runs = [Simulation(case, workload(sizes, load, seed), seed).run() for seed in range(seeds)]
         lines.append(f"| {name} | {' | '.join(_figures(runs))} |")
     return "\n".join(lines) + "\n"
 

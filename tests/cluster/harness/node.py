@@ -38,6 +38,8 @@ class NodeSpec:
     mps: bool = True
     resource: str = RESOURCE
     """What the agent offers; the cluster is up once it does."""
+    status_frequency: str = "200ms"
+    """How often the kubelet updates the status. Its default is 10 s, for which tests would wait."""
 
 
 class Mps(Process):
@@ -319,8 +321,7 @@ class Node:
             "localStorageCapacityIsolation": False,
             "clusterDNS": [self.address],
             "resolvConf": str(self.directory / "resolv.conf"),
-            # Tests wait until the status of the node changes (default: 10 s).
-            "nodeStatusUpdateFrequency": "200ms",
+            "nodeStatusUpdateFrequency": self.spec.status_frequency,
             "nodeStatusReportFrequency": "10s",
         }
         path = self.directory / "kubelet.yaml"

@@ -121,6 +121,15 @@ DEAD_GPU = Difference(
     "dead-gpu",
     "a GPU that does not answer costs itself; NVIDIA's offers nothing of the node then",
 )
+SINGLE_SKIPS = Difference(
+    "single-skips",
+    "with migStrategy single, a GPU that differs from the others is skipped; NVIDIA's exits",
+)
+UNHEALTHY_REJECTED = Difference(
+    "unhealthy-rejected",
+    "devices of an unhealthy GPU are not allocated, even if the kubelet does not know yet; "
+    "NVIDIA's allocates them",
+)
 SURE_ADVICE = Difference(
     "sure-advice",
     "the kubelet's question for a preference is always answered: with what there is where too few "
@@ -194,6 +203,8 @@ ACCEPTED = (
     PARTS_OF_INSTANCES,
     WHOLE_PROFILE,
     DEAD_GPU,
+    SINGLE_SKIPS,
+    UNHEALTHY_REJECTED,
     SURE_ADVICE,
     CLOSER_GROUP,
     SPREAD_OVER_GPUS,
