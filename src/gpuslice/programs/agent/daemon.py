@@ -91,6 +91,7 @@ class Agent:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=timing.retry,
+                check_seconds=timing.config_check,
             )
             try:
                 await self._start(source, reconciler, events, tasks)
