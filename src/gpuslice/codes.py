@@ -148,4 +148,8 @@ class Code(StrEnum):
 
     # The process
     METRICS_SERVED = "MetricsServed", "Metrics and probes are served at an address."
+    METRICS_UNAVAILABLE = (
+        "MetricsUnavailable",
+        "Requests for metrics or probes cannot be answered now.",
+    )
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

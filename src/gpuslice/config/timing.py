@@ -43,6 +43,8 @@ class Timing:
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.
     directory_resync: float = 5.0
+    # Until a client of metrics and probes has sent its request, and until it has read the answer.
+    http_client: float = 5.0
     # Metrics are rendered again after this time, however often they are read.
     metrics_cache: float = 1.0
 

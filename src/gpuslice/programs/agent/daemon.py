@@ -62,7 +62,9 @@ class Agent:
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            metrics = await stack.enter_async_context(
+                metrics_at(self._options.metrics_address, self._timing)
+            )
             api = connect_if_needed(self._options)
             if api is not None:
                 stack.push_async_callback(api.close)
