@@ -24,6 +24,10 @@ class Code(StrEnum):
     DUPLICATE_DEVICE = "DuplicateDevice", "A request names a device more than once."
     UNKNOWN_DEVICE = "UnknownDevice", "A request names a device that this node does not advertise."
     REQUEST_TOO_LARGE = "RequestTooLarge", "A container requests several shares and can get one."
+    REQUEST_TOO_LONG = (
+        "RequestTooLong",
+        "A request has more bytes than one that names every device of the resource.",
+    )
     SPANS_GPUS = "SpansGPUs", "A request spans several GPUs and must lie on one."
     NESTED_FILE_NOT_WRITTEN = (
         "NestedFileNotWritten",
