@@ -209,3 +209,17 @@ def test_a_file_that_is_not_regular_is_rejected_and_not_read(rig: Rig) -> None:
         agent.wait_for_code(Code.CONFIGURATION_NOT_FOUND)
         assert rig.healthy(GPU) == before
         assert Path(f"/proc/{agent.pid}").exists()
+
+
+def test_an_edit_that_names_a_resource_of_another_process_is_rejected(rig: Rig) -> None:
+    text = "sharing: {timeSlicing: {resources: [{name: gpu, replicas: 2, rename: %s}]}}"
+    with rig.plugin(name="other"), rig.plugin(rig.config(text % "gpu.own")) as agent:
+        rig.wait_for_resources(GPU, "nvidia.com/gpu.own")
+        before = rig.healthy("nvidia.com/gpu.own")
+        rig.config(text % "gpu")
+        agent.wait_for_code(Code.CONFIGURATION_INVALID, "another process serves nvidia.com/gpu")
+        agent.wait_for_code(Code.RECONCILED)
+        assert agent.returncode is None
+        assert rig.healthy("nvidia.com/gpu.own") == before
+        rig.config(text % "gpu.other")
+        rig.wait_for_resources("nvidia.com/gpu.other")
