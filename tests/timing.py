@@ -17,6 +17,7 @@ QUICK = {
     "mps_daemon_probe": 0.3,
     "mps_restart": 0.05,
     "directory_resync": 1.0,
+    "metrics_cache": 0.001,
 }
 
 

@@ -24,6 +24,10 @@ class Code(StrEnum):
     DUPLICATE_DEVICE = "DuplicateDevice", "A request names a device more than once."
     UNKNOWN_DEVICE = "UnknownDevice", "A request names a device that this node does not advertise."
     REQUEST_TOO_LARGE = "RequestTooLarge", "A container requests several shares and can get one."
+    REQUEST_TOO_LONG = (
+        "RequestTooLong",
+        "A request has more bytes than one that names every device of the resource.",
+    )
     SPANS_GPUS = "SpansGPUs", "A request spans several GPUs and must lie on one."
     NESTED_FILE_NOT_WRITTEN = (
         "NestedFileNotWritten",
@@ -148,4 +152,8 @@ class Code(StrEnum):
 
     # The process
     METRICS_SERVED = "MetricsServed", "Metrics and probes are served at an address."
+    METRICS_UNAVAILABLE = (
+        "MetricsUnavailable",
+        "Requests for metrics or probes cannot be answered now.",
+    )
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
 from pathlib import Path
 
 from gpuslice.config.agent_options import OPTIONS
@@ -161,23 +160,34 @@ def _check_names(time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, 
 
 def _check_devices(rules: tuple[ReplicaRule, ...]) -> None:
     """Reject conflicts that are visible without the devices of the node."""
-    for one, other in combinations(rules, 2):
-        if one.name != other.name:
-            continue
-        if one.devices.everything or other.devices.everything:
-            raise ConfigError(
-                "sharing",
-                one.name,
-                "two rules select the same devices, and one of them selects all; "
-                "list devices in each rule",
-            )
-        for a, b in product(one.devices.references, other.devices.references):
-            if a == b:
+    by_name: dict[str, list[ReplicaRule]] = {}
+    for rule in rules:
+        by_name.setdefault(rule.name, []).append(rule)
+    for name, same_name in by_name.items():
+        if len(same_name) > 1:
+            _check_devices_of(name, same_name)
+
+
+def _check_devices_of(name: str, rules: list[ReplicaRule]) -> None:
+    """`rules` are for devices of this name."""
+    if any(rule.devices.everything for rule in rules):
+        raise ConfigError(
+            "sharing",
+            name,
+            "two rules select the same devices, and one of them selects all; "
+            "list devices in each rule",
+        )
+    used: set[str] = set()
+    for rule in rules:
+        # A rule lists each device once.
+        for reference in rule.devices.references:
+            if reference in used:
                 raise ConfigError(
                     "sharing",
-                    a,
-                    f"two rules for {one.name} use this device; list it in one of them only",
+                    reference,
+                    f"two rules for {name} use this device; list it in one of them only",
                 )
+        used.update(rule.devices.references)
 
 
 def _labels(gfd: GfdFlags, *, use_node_feature_api: bool | None) -> LabelSettings:

@@ -130,14 +130,7 @@ class ConfigFile(_Section, frozen=True):
 
 def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
     """The file, and a warning for each unknown key, which is an error unless `lenient`."""
-    try:
-        document, unknown = remove_unknown_keys(read_document(path), ConfigFile)
-    except RecursionError as error:
-        raise ConfigError(
-            "config-file",
-            str(path),
-            "it is nested too deeply; a YAML alias must not refer to a section that contains it",
-        ) from error
+    document, unknown = remove_unknown_keys(read_document(path), ConfigFile)
     if unknown and not lenient:
         raise ConfigError("config-file", str(path), "; ".join(unknown))
     try:

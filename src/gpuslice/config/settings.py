@@ -12,6 +12,7 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.validation import (
     check_absolute_path,
     check_imex_channels,
+    check_path,
     check_socket_path,
 )
 from gpuslice.slicing.rules import (
@@ -164,6 +165,10 @@ class LabelSettings:
     output_file: str = FEATURES_FILE
     machine_type_file: str = MACHINE_TYPE_FILE
     use_node_feature_api: bool = True
+
+    def __post_init__(self) -> None:
+        check_path("flags.gfd.outputFile", self.output_file)
+        check_path("flags.gfd.machineTypeFile", self.machine_type_file)
 
 
 LABEL_DEFAULTS = LabelSettings()

@@ -39,10 +39,16 @@ class Timing:
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0
+    # Until a configuration that is being read or checked counts as invalid.
+    config_check: float = 30.0
     # Until a program starts without the label of its node.
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.
     directory_resync: float = 5.0
+    # Until a client of metrics and probes has sent its request, and until it has read the answer.
+    http_client: float = 5.0
+    # Metrics are rendered again after this time, however often they are read.
+    metrics_cache: float = 1.0
 
 
 def read_timing(environment: Mapping[str, str]) -> Timing:

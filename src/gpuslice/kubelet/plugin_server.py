@@ -18,6 +18,7 @@ from gpuslice.kubelet.errors import AlreadyServed, PluginServerError
 from gpuslice.kubelet.plugin_service import DevicePluginService, Resource, device_plugin_handler
 from gpuslice.kubelet.refusal_delay import RefusalDelay
 from gpuslice.kubelet.wire import API_VERSION, DeviceListEncoder
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -32,6 +33,11 @@ _FIRST_DELAY_SECONDS = 0.1
 # Other resources of this node create their sockets as well, each within milliseconds.
 _LOCK_RETRY_SECONDS = 0.01
 _LONGEST_DELAY_SECONDS = 10.0
+# Far more than the containers of a node.
+_MOST_WAITING_REQUESTS = 10_000
+# GetPreferredAllocation names every free device, and those that it must include. The list of all
+# devices fits into one message.
+_LONGEST_REQUEST_BYTES = 2 * MESSAGE_LIMIT_BYTES
 
 
 # Device, inode and time of a file: distinguishes a recreated one from the old one, even if the
@@ -169,8 +175,13 @@ class PluginServer:
     async def _listen(self, service: DevicePluginService) -> grpc.aio.Server | None:
         """None if the directory was removed meanwhile, for example by a new installation."""
         server = grpc.aio.server(
-            # A GetPreferredAllocation request contains every free device id.
-            options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+            options=[
+                ("grpc.max_receive_message_length", _LONGEST_REQUEST_BYTES),
+                ("grpc.so_reuseport", 0),
+                # From 1,000 waiting requests on, gRPC cancels some of them at random otherwise.
+                ("grpc.server.max_pending_requests", _MOST_WAITING_REQUESTS),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_WAITING_REQUESTS),
+            ]
         )
         server.add_generic_rpc_handlers((device_plugin_handler(service),))
         try:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from gpuslice.codes import Code
 from gpuslice.inject.edits import ContainerEdits
@@ -19,6 +20,7 @@ from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
+_M = TypeVar("_M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -42,6 +44,11 @@ class Resource(Protocol):
     @property
     def pre_start_required(self) -> bool:
         """Whether the kubelet must call `pre_start` before each start of a container."""
+        ...
+
+    @property
+    def longest_request(self) -> int:
+        """In bytes. A longer request names devices that do not exist, or some of them twice."""
         ...
 
     def prefer(
@@ -70,21 +77,18 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
                 request_deserializer=api.Empty.FromString,
                 response_serializer=api.DevicePluginOptions.SerializeToString,
             ),
-            # We encode lists and answers ourselves: once per state, and with equal bytes.
+            # We encode lists and answers ourselves: once per state, and with equal bytes. We decode
+            # requests ourselves: one that is too long costs many times its size once it is decoded.
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 service.list_and_watch, request_deserializer=api.Empty.FromString
             ),
             "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(
                 service.prefer,
-                request_deserializer=api.PreferredAllocationRequest.FromString,
                 response_serializer=api.PreferredAllocationResponse.SerializeToString,
             ),
-            "Allocate": grpc.unary_unary_rpc_method_handler(
-                service.allocate, request_deserializer=api.AllocateRequest.FromString
-            ),
+            "Allocate": grpc.unary_unary_rpc_method_handler(service.allocate),
             "PreStartContainer": grpc.unary_unary_rpc_method_handler(
                 service.pre_start,
-                request_deserializer=api.PreStartContainerRequest.FromString,
                 response_serializer=api.PreStartContainerResponse.SerializeToString,
             ),
         },
@@ -135,10 +139,8 @@ class DevicePluginService:
             if self._streams == 0:
                 self._streams_ended()
 
-    async def prefer(
-        self, request: api.PreferredAllocationRequest, context: Context
-    ) -> api.PreferredAllocationResponse:
-        del context
+    async def prefer(self, raw: bytes, context: Context) -> api.PreferredAllocationResponse:
+        request = await self._decoded(api.PreferredAllocationRequest, raw, context)
         response = api.PreferredAllocationResponse()
         for container in request.container_requests:
             response.container_responses.add(deviceIDs=self._prefer(container))
@@ -156,7 +158,8 @@ class DevicePluginService:
             log.exception(Code.PREFERENCE_FAILED, "GetPreferredAllocation failed")
             return list(container.must_include_deviceIDs)
 
-    async def allocate(self, request: api.AllocateRequest, context: Context) -> bytes:
+    async def allocate(self, raw: bytes, context: Context) -> bytes:
+        request = await self._decoded(api.AllocateRequest, raw, context)
         containers = [list(container.devices_ids) for container in request.container_requests]
         try:
             answers = self._resource.allocate(containers)
@@ -175,9 +178,8 @@ class DevicePluginService:
             log.info(Code.ALLOCATED, "allocated", resource=self._resource.name, **_summary(answer))
         self._metrics.allocated(self._resource.name, True)
 
-    async def pre_start(
-        self, request: api.PreStartContainerRequest, context: Context
-    ) -> api.PreStartContainerResponse:
+    async def pre_start(self, raw: bytes, context: Context) -> api.PreStartContainerResponse:
+        request = await self._decoded(api.PreStartContainerRequest, raw, context)
         try:
             await self._resource.pre_start(list(request.devices_ids))
         except Refused as refusal:
@@ -185,6 +187,24 @@ class DevicePluginService:
             log.warning(refusal.code, "PreStartContainer rejected", resource=name, reason=refusal)
             await context.abort(grpc.StatusCode.UNAVAILABLE, _details(refusal))
         return api.PreStartContainerResponse()
+
+    async def _decoded(self, kind: type[_M], raw: bytes, context: Context) -> _M:
+        longest = self._resource.longest_request
+        if len(raw) > longest:
+            name = self._resource.name
+            refusal = Refused(
+                Code.REQUEST_TOO_LONG,
+                f"invalid request for {name}: it has {len(raw)} bytes, and a request that names "
+                f"each device of this node once has at most {longest}",
+            )
+            log.warning(refusal.code, "request rejected", resource=name, reason=refusal)
+            await self._refusal_delay.wait()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _details(refusal))
+        try:
+            return kind.FromString(raw)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"invalid request: {error}")
+            raise  # abort has raised
 
 
 def _details(refusal: Refused) -> str:

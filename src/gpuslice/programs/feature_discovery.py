@@ -109,6 +109,7 @@ class FeatureDiscovery:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=self._timing.retry,
+                check_seconds=self._timing.config_check,
             )
             await source.first()
             await reconciler.start()

@@ -88,6 +88,7 @@ class MpsDaemons:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=self._timing.retry,
+                check_seconds=self._timing.config_check,
             )
             try:
                 tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))

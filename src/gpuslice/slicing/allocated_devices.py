@@ -142,7 +142,15 @@ def _unquoted(value: str) -> str:
     quoted = _QUOTED.fullmatch(value)
     if quoted is not None:
         return quoted["value"].strip()
-    return re.split(r"\s+#", value, maxsplit=1)[0].strip()
+    return _without_comment(value).strip()
+
+
+def _without_comment(value: str) -> str:
+    """A comment begins with a `#` after a blank. Linear in the length of the value."""
+    position = value.find("#", 1)
+    while position > 0 and not value[position - 1].isspace():
+        position = value.find("#", position + 1)
+    return value if position < 0 else value[:position]
 
 
 def _devices(value: str) -> tuple[str, ...]:

@@ -383,7 +383,7 @@ LONG = "x" * 53
         ("flags: {gfd: {sleepInterval: 60}}", r"sleepInterval: 60 .*counts nanoseconds"),
         ("flags: {gfd: {sleepInterval: 2us}}", r"sleepInterval: '2us' .*at least 100ms"),
         ("flags: {gfd: {sleepInterval: .inf}}", r"sleepInterval: '.inf' .*at least 100ms"),
-        ("resources: {gpus: &l [*l]}", "alias must not refer to a section that contains it"),
+        ("resources: {gpus: &l [*l]}", "alias in line 1 refers to a section that contains it"),
         ("imex: {channelIDs: [0, 1]}", r"imex\.channelIDs: \[0, 1\] .*use 0"),
     ],
 )

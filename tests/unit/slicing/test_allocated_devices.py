@@ -95,6 +95,19 @@ def test_any_text_is_either_read_or_refused(text: str) -> None:
     assert len(set(devices)) == len(devices)
 
 
+@pytest.mark.parametrize("blank", [" ", "\t"])
+@pytest.mark.parametrize("text", ["%s=a%sb", "%s=%s#", "%s%s", "export%s%s", '%s="%s', "%s='a'%s-"])
+def test_many_blanks_are_parsed_in_linear_time(text: str, blank: str) -> None:
+    with pytest.raises(AllocatedDevicesError):
+        parse_allocated_devices(text % (NAME, blank * 64_000))
+
+
+def test_a_comment_begins_after_a_blank() -> None:
+    assert parse_allocated_devices(f"{NAME}={A} # the first") == (A,)
+    with pytest.raises(AllocatedDevicesError, match="neither the UUID"):
+        parse_allocated_devices(f"{NAME}={A}#1")
+
+
 def test_only_allotted_gpus_are_kept() -> None:
     assert allocated_gpus(GPUS, [A]) == (GPUS[0],)
     assert allocated_gpus(GPUS, [B, "0"]) == tuple(GPUS)

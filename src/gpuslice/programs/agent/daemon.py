@@ -62,7 +62,9 @@ class Agent:
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            metrics = await stack.enter_async_context(
+                metrics_at(self._options.metrics_address, self._timing)
+            )
             api = connect_if_needed(self._options)
             if api is not None:
                 stack.push_async_callback(api.close)
@@ -91,6 +93,7 @@ class Agent:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=timing.retry,
+                check_seconds=timing.config_check,
             )
             try:
                 await self._start(source, reconciler, events, tasks)

@@ -73,7 +73,6 @@ class LabelPublisher:
 
     async def _publish(self, settings: Settings) -> None:
         # Imported here: an agent that does not publish labels saves the memory.
-        from gpuslice.labels.errors import LabelsError
         from gpuslice.labels.publish_loop import LabelLoop
 
         publisher = self._publisher(settings)
@@ -85,7 +84,7 @@ class LabelPublisher:
         finally:
             # What cannot be removed is overwritten by the next agent. Labels that were to be
             # published once stay.
-            with contextlib.suppress(LabelsError):
+            with contextlib.suppress(Exception):
                 if interval is not None:
                     await publisher.withdraw()
 

@@ -6,10 +6,13 @@ import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.codes import Code
 from gpuslice.config.settings import socket_name
 from gpuslice.config.timing import Timing
 from gpuslice.files.directory_watch import watch_directory
+from gpuslice.kubelet.live_socket import is_served
 from gpuslice.kubelet.plugin_server import PluginServer
+from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
@@ -69,6 +72,22 @@ class PluginServers:
             self._running[name].plugin.replace(pools[name], plan)
         for name in sorted(pools.keys() - kept):
             self._start(pools[name], plan)
+
+    def check(self, plan: AgentPlan) -> None:
+        """Blocks. Raises ProgramError if another process serves a resource that is new here.
+
+        At the start, the server finds out itself, and the agent ends.
+        """
+        if not self._kubelet_socket:
+            return
+        directory = Path(self._kubelet_socket).parent
+        for resource in (pool.resource for pool in plan.pools):
+            if resource not in self._running and is_served(directory / socket_name(resource)):
+                raise ProgramError(
+                    Code.ALREADY_SERVED,
+                    f"another process serves {resource} on {directory / socket_name(resource)}: "
+                    "stop it first, or use another resource name",
+                )
 
     def _refresh(self, before: Snapshot, after: Snapshot) -> None:
         """A reader of the node's state: every change of health reaches every stream at once."""

@@ -24,6 +24,11 @@ from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.preference import prefer
 from gpuslice.slicing.rules import SharingStrategy
 
+# Tag and length of an id in a message.
+_BYTES_PER_ID = 3
+# Ids of an earlier pool, and mistakes: their refusals name the id.
+_SLACK_BYTES = 64 * 1024
+
 
 class PoolPlugin:
     """Implements `kubelet.plugin_service.Resource`."""
@@ -41,6 +46,8 @@ class PoolPlugin:
         self._state = state
         self._monitor = monitor
         self._usage = usage
+        # None: not computed yet.
+        self._longest_request: int | None = None
         self._devices = Watchable(self._advertised(state.current))
 
     @property
@@ -56,11 +63,20 @@ class PoolPlugin:
         return self._devices
 
     @property
+    def longest_request(self) -> int:
+        if self._longest_request is None:
+            ids = sum(len(device_id) + _BYTES_PER_ID for device_id in self._pool.owners)
+            # Free devices, and those that must be included.
+            self._longest_request = 2 * ids + _SLACK_BYTES
+        return self._longest_request
+
+    @property
     def pre_start_required(self) -> bool:
         return pre_start_required(self._pool, self._plan)
 
     def replace(self, pool: Pool, plan: AgentPlan) -> None:
         self._pool, self._plan = pool, plan
+        self._longest_request = None
         self.refresh()
 
     def refresh(self) -> None:

@@ -66,6 +66,7 @@ class AgentTarget:
 
     def check(self, plan: AgentPlan) -> None:
         check_directories(plan)
+        self._servers.check(plan)
 
     async def apply(self, loaded: Loaded, plan: AgentPlan) -> None:
         self._plan = plan
