@@ -76,7 +76,7 @@ class Node:
         self.address = f"10.{run.subnet_octet}.{index}.1"
         self._binaries = binaries
         self._logs = run.logs
-        for name in ("kubelet", "containerd", "pods", "containers", "run", "mnt"):
+        for name in ("kubelet", "containerd", "pods", "containers", "gpuslice", "run", "mnt"):
             (self.directory / name).mkdir(parents=True)
         self.sim: SimNode = create(
             self.directory / "sim", spec.profile, driver=spec.driver, seed=index
