@@ -9,7 +9,7 @@ STAMP := $(VENV)/.synced
 # uv from PATH, or from PyPI in a private environment. The Python of the system does not change.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster image lint format proto docs bench clean
+.PHONY: help setup demo test peers e2e cluster image install lint format proto docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -40,8 +40,11 @@ e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; buil
 cluster: setup ## run a real cluster with two simulated GPU nodes until Ctrl-C (needs root and Go)
 	@$(RUN)/python -m tests.cluster.harness $(NODES)
 
-image: setup ## build the container image as one file in dist/ (needs Debian's apt-get, not Docker)
-	@$(RUN)/python -m deploy.image
+image: setup ## build the container image as one file in dist/ (IMAGE=registry/name:tag PUSH=1 pushes it)
+	@$(RUN)/python -m deploy.image $(if $(IMAGE),--name='$(IMAGE)') $(if $(PUSH),--push) $(if $(PLAIN_HTTP),--plain-http)
+
+install: setup ## apply the manifests with IMAGE=registry/name:tag (PROGRAM=agent NESTED=host DRY_RUN=1)
+	@$(RUN)/python -m deploy.install --image='$(IMAGE)' $(if $(PROGRAM),--program='$(PROGRAM)') $(if $(NESTED),--nested='$(NESTED)') $(if $(DRY_RUN),--dry-run)
 
 lint: setup ## run ruff, mypy --strict and import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }

@@ -85,6 +85,7 @@ class Code(StrEnum):
         "InvalidAllocatedDevices",
         "The list of GPUs of a nested node is missing or wrong.",
     )
+    NESTED_NOT_LIMITED = "NestedNotLimited", "A nested node cannot be limited to a share of a GPU."
     RULE_WITHOUT_EFFECT = "RuleWithoutEffect", "A rule matches no device of this node."
     DEVICE_NOT_FOUND = "DeviceNotFound", "A rule names a device that this node does not have."
 

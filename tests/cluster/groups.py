@@ -18,7 +18,8 @@ _GROUPS = (
         "test_units",
     ),
     ("test_labels", "test_node_config", "test_nvidia_*"),
-    ("test_advertising", "test_daemonsets"),
+    ("test_advertising", "test_nested"),
+    ("test_daemonsets",),
     ("*",),
 )
 

@@ -14,6 +14,7 @@ from tests.peers.build import Say
 
 from .build import Binaries
 from .harness import Cluster, NodeSpec, eventually
+from .harness.daemonset import patch_pod
 from .harness.deployment import Deployment
 from .harness.kube import Object
 from .harness.node import MPS_PIPE
@@ -123,6 +124,7 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
     cluster: Cluster,
 ) -> None:
     things = with_variables(manifest("nvidia.yaml"), GPUSLICE_LABELS="node")
+    things += manifest("nvidia-labels.yaml")
     with Deployment(cluster, things) as plugin:
         plugin.wait_for_pods("node-a", "node-b")  # ready: by the kubelet's own probes
         for node in ("node-a", "node-b"):
@@ -157,8 +159,12 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
 def test_nvidias_daemonset_gives_devices_by_cdi_from_a_driver_elsewhere(cluster: Cluster) -> None:
     """As with a driver that is itself a container: its root is not the node's."""
     root = f"{PLACE_IN_CONTAINERS}/root"
+    plain = manifest("nvidia.yaml")
+    for thing in plain:
+        if thing["kind"] == "DaemonSet":
+            patch_pod(thing["spec"]["template"]["spec"])
     things = with_variables(
-        manifest("nvidia.yaml"),
+        plain,
         DEVICE_LIST_STRATEGY="cdi-cri",
         NVIDIA_DRIVER_ROOT=root,
         NVIDIA_CDI_HOOK_PATH=str(cluster.binaries.peers.cdi_hook),

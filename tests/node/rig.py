@@ -80,9 +80,9 @@ class Rig:
             argv, env=self.env() | dict(env or {}), log=self.directory / f"{name}.log"
         )
 
-    def gpushare(self, *args: str) -> BackgroundProcess:
+    def gpushare(self, *args: str, env: Mapping[str, str] | None = None) -> BackgroundProcess:
         argv = [str(BIN / "gpushare-device-plugin-v2"), *args]
-        return BackgroundProcess(argv, env=self.env(), log=self.directory / "gpushare.log")
+        return self.run(argv, name="gpushare", env=env)
 
     def plugin(
         self,

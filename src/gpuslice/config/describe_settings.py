@@ -49,6 +49,7 @@ def _flags(settings: Settings) -> dict[str, object]:
         "deviceDiscoveryStrategy": settings.discovery.value,
         "nested": settings.nested.value,
         **_if_set("nestedEnv", settings.nested_env),
+        "nestedFile": settings.nested_file or "none",
         "nestedDir": settings.nested_directory,
         "plugin": {
             "passDeviceSpecs": containers.pass_device_specs,

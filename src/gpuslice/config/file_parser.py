@@ -18,6 +18,7 @@ from gpuslice.config.file_schema import (
     Sharing,
     read_config_file,
 )
+from gpuslice.config.nested_rules import shares_of_nested_node
 from gpuslice.config.settings import LabelSettings, Nested
 from gpuslice.config.value_parsers import (
     parse_choice,
@@ -120,6 +121,9 @@ def _rules_of_section(
             # NVIDIA's words, for people who search for them.
             raise ConfigError(f"{key}.replicas", entry.replicas, "number of replicas must be >= 1")
         name = parse_resource_name(f"{key}.name", entry.name)
+        nested = _nested(f"{key}.nested", entry.nested)
+        if nested and strategy is SharingStrategy.MPS:
+            raise shares_of_nested_node(f"{key}.nested", entry.nested, name)
         rename = entry.rename or (name + _SHARED if section.rename_by_default else None)
         yield ReplicaRule(
             strategy,
@@ -128,7 +132,7 @@ def _rules_of_section(
             None if rename is None else parse_resource_name(f"{key}.rename", rename),
             parse_selection(f"{key}.devices", entry.devices),
             fails,
-            _nested(f"{key}.nested", entry.nested),
+            nested,
         )
 
 

@@ -50,6 +50,7 @@ class Flags(_Section, frozen=True):
     # YAML reads a bare `off` as false.
     nested: str | bool | None = None
     nested_env: str | None = None
+    nested_file: str | None = None
     nested_dir: str | None = None
     plugin: PluginFlags = PluginFlags()
     gfd: GfdFlags = GfdFlags()

@@ -62,6 +62,17 @@ def check_path(field: str, path: str) -> None:
         )
 
 
+def check_file_path(field: str, path: str) -> None:
+    """Of a file in containers."""
+    if path != os.path.normpath(path) or not path.startswith("/") or path.startswith("//"):
+        raise ConfigError(
+            field, path, "use mount, none, or the absolute path of a file, for example /gpu.env"
+        )
+    check_absolute_path(field, path, "it is a file of containers")
+    if path == "/":
+        raise ConfigError(field, path, "name a file, for example /gpu.env")
+
+
 def check_socket_path(field: str, value: str, socket: Path) -> None:
     size = len(os.fsencode(socket))
     if size > _LONGEST_SOCKET_PATH:

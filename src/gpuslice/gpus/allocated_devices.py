@@ -8,26 +8,31 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import NESTED_ENV, NESTED_MOUNT, Settings
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.slicing.allocated_devices import (
+from gpuslice.slicing.allocated_devices import allocated_gpus, missing
+from gpuslice.slicing.allocated_list import (
     LONGEST_BYTES,
     VARIABLE,
     AllocatedDevicesError,
-    allocated_gpus,
-    missing,
     parse_allocated_devices,
 )
-from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.errors import NothingToAdvertise
 from gpuslice.slicing.notice import Notice
 
+# Path, inode, size and time of the file with the list.
+ListVersion = tuple[str, int, int, int]
 
-class AllocatedDevicesUnreadable(SlicingError):
-    """Names the field, its value and the remedy."""
+
+class AllocatedDevicesUnreadable(NothingToAdvertise):
+    """Names the field, its value and the remedy.
+
+    The container that is the node may write the list later, so a guest can wait for it.
+    """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         super().__init__(
-            Code.INVALID_ALLOCATED_DEVICES, f"{field}: {str(value)!r} is not valid: {remedy}"
+            f"{field}: {str(value)!r} is not valid: {remedy}", Code.INVALID_ALLOCATED_DEVICES
         )
 
 
@@ -38,7 +43,7 @@ def own_gpus(inventory: Inventory, settings: Settings) -> Inventory:
     """
     if settings.nested_env is None:
         return inventory
-    file = Path(settings.nested_env)
+    file = list_file(Path(settings.nested_env))
     by_file = file.exists() or settings.nested_devices is None
     allocated = read_allocated_devices(file if by_file else None, settings.nested_devices)
     own = allocated_gpus(
@@ -52,6 +57,26 @@ def own_gpus(inventory: Inventory, settings: Settings) -> Inventory:
         message = f"allocated GPUs do not answer: {', '.join(absent)}"
         notices = (*notices, Notice(Code.GPU_SKIPPED, message))
     return replace(inventory, gpus=own, notices=notices)
+
+
+def list_file(configured: Path, mounted: Path = Path(NESTED_MOUNT)) -> Path:
+    """The file with the list. By default, it is where the host node mounts it, if it does.
+
+    That file takes precedence: the other one may be a leftover in an image.
+    """
+    return mounted if str(configured) == NESTED_ENV and mounted.is_file() else configured
+
+
+def list_version(settings: Settings) -> ListVersion | None:
+    """Changes when the file with the list does. None: there is no file. Blocks on the disk."""
+    if settings.nested_env is None:
+        return None
+    file = list_file(Path(settings.nested_env))
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return str(file), found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_allocated_devices(path: Path | None, variable: str | None) -> tuple[str, ...]:

@@ -13,6 +13,7 @@ from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import Settings
+from gpuslice.gpus.allocated_devices import AllocatedDevicesUnreadable
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import DriverReplaced, NoDriver, NoGpus, ProgramError
 from gpuslice.node.snapshot import Problem
@@ -276,7 +277,8 @@ class Reconciler(Generic[P]):
 
 def _waits(settings: Settings, problem: Exception) -> bool:
     """Whether a program that starts waits for GPUs; otherwise it exits."""
-    if isinstance(problem, NoDriver) or not settings.wait_for_devices:
+    operator_decides = isinstance(problem, NoDriver | AllocatedDevicesUnreadable)
+    if operator_decides or not settings.wait_for_devices:
         return not settings.fail_on_init_error
     return True
 

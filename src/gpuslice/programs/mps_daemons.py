@@ -32,8 +32,9 @@ from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.notice import Notice
+from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.logs import Logger
-from gpuslice.telemetry.metrics import NoMetrics
+from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
@@ -71,10 +72,12 @@ class MpsDaemons:
             if api is not None:
                 stack.push_async_callback(api.close)
             stack.push_async_callback(self._driver.close)
-            await self._work(api)
+            # For the kubelet's probes: a process that hangs is restarted.
+            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            await self._work(api, metrics)
 
-    async def _work(self, api: ApiServer | None) -> None:
-        state, metrics = NodeState(), NoMetrics()
+    async def _work(self, api: ApiServer | None, metrics: Metrics) -> None:
+        state = NodeState()
         state.subscribe(log_changes)
         source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()

@@ -192,8 +192,20 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
         nested=next(iter(nested), rules.nested),
         advertise=_advertise(replicating),
     )
+    _check_nested(pool)
     _check_size(pool)
     return pool
+
+
+def _check_nested(pool: Pool) -> None:
+    """Which devices a rule names is known here only; `config.nested_rules` rejects the rest."""
+    if pool.nested and pool.sharing is SharingStrategy.MPS:
+        raise SlicingError(
+            Code.NESTED_NOT_LIMITED,
+            f"{pool.resource} is shared by MPS and is for nested nodes (nested: host): a nested "
+            "node would advertise the whole GPU without limits. Set nested: off for it, or use "
+            "whole GPUs, MIG devices or sharing.timeSlicing for nested nodes",
+        )
 
 
 def _advertise(rules: Sequence[ReplicaRule]) -> Advertise:

@@ -193,6 +193,10 @@ OURS = [
         invalid=("inside",),
     ),
     Row(
+        "nested-file", "NESTED_FILE", "nested_file", "/gpuslice/gpu.env", "none", None,
+        "flags: {nestedFile: none}", invalid=("n", "/", "//gpu.env", "/a/../b", "/dir/"),
+    ),
+    Row(
         "nested-dir", "NESTED_DIR", "nested_directory", "/var/lib/gpuslice/nested", "/n", "/n",
         "flags: {nestedDir: /n}", invalid=("n",),
     ),

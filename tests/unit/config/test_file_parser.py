@@ -56,6 +56,7 @@ flags:
   deviceDiscoveryStrategy: nvml
   nested: guest
   nestedEnv: /etc/gpu.env
+  nestedFile: /list
   nestedDir: /var/nested
   plugin:
     passDeviceSpecs: true
@@ -138,6 +139,7 @@ def test_a_file_with_every_key(read: Read) -> None:
     )
     assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO)
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
+    assert settings.nested_file == "/list"
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)
 
 

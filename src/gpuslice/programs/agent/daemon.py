@@ -23,6 +23,7 @@ from gpuslice.node.state import NodeState
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.list_watch import watch_list
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
@@ -103,6 +104,9 @@ class Agent:
                     scan_for_changes(
                         driver, self._triggers, timing.hardware_scan, lambda: target.awaited
                     )
+                )
+                tasks.create_task(
+                    watch_list(target.list_changed, self._triggers, timing.hardware_scan)
                 )
                 await reconciler.run()
             finally:

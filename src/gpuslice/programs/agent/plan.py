@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
-from gpuslice.gpus.allocated_devices import own_gpus
+from gpuslice.gpus.allocated_devices import ListVersion, list_version, own_gpus
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.container import Injection
 from gpuslice.inject.mps import LimitKey
+from gpuslice.inject.nested import NestedLists
 from gpuslice.inject.visible import can_be_injected
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
@@ -46,6 +47,8 @@ class AgentPlan:
     injection: Injection
     # Device nodes that are missing; their devices are unhealthy until they appear.
     awaited: tuple[Path, ...] = ()
+    # Of the file with the GPUs of a nested node, when it was read.
+    list_version: ListVersion | None = None
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:
@@ -70,7 +73,7 @@ def check_directories(plan: AgentPlan) -> None:
     Separate from `make_plan`: a directory that is lost later must not affect GPUs that do not need
     it.
     """
-    if any(pool.nested for pool in plan.pools):
+    if plan.settings.nested_file is not None and any(pool.nested for pool in plan.pools):
         check_nested_directory(Path(plan.settings.nested_directory))
 
 
@@ -84,6 +87,8 @@ def all_devices(inventory: Inventory, mig_strategy: MigStrategy) -> tuple[Device
 
 
 def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
+    # First: a list that changes while it is read is read again.
+    version = list_version(settings)
     inventory = own_gpus(hardware.inventory, settings)
     found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
     devices = all_devices(inventory, settings.rules.mig_strategy)
@@ -93,7 +98,9 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         LimitKey.for_driver(inventory.driver_version),
         daemons_of(found.pools, settings),
         devices,
-        partial(write_nested_file, Path(settings.nested_directory)),
+        NestedLists(
+            settings.nested_file, partial(write_nested_file, Path(settings.nested_directory))
+        ),
     )
     awaited: tuple[Path, ...] = ()
     if settings.containers.uses_cdi:
@@ -109,6 +116,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         tuple(_cdi_faults(found.pools, injection)),
         injection,
         awaited,
+        version,
     )
 
 

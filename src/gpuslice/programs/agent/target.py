@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.gpus.allocated_devices import list_version
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.node.driver import Driver, Hardware
@@ -53,6 +54,11 @@ class AgentTarget:
     def awaited(self) -> tuple[Path, ...]:
         """Device nodes that are missing."""
         return () if self._plan is None else self._plan.awaited
+
+    def list_changed(self) -> bool:
+        """Whether the list of GPUs of a nested node differs from the one in force. Blocks."""
+        plan = self._plan
+        return plan is not None and list_version(plan.settings) != plan.list_version
 
     def needs_gpus(self, settings: Settings, problem: NoGpus | None) -> bool:
         del settings, problem
