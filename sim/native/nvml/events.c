@@ -204,6 +204,7 @@ static int wait_event(nvml_event_set set, unsigned timeout_ms, struct event *eve
 {
     int64_t deadline = now_ms() + timeout_ms;
     for (;;) {
+        library_hang("nvmlEventSetWait_v2", NO_GPU); /* a wait in progress hangs, too */
         if (!library_is_initialized())
             return NVML_UNINITIALIZED;
         NEED(is_known(set));

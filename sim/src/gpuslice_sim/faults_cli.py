@@ -161,6 +161,17 @@ def call(
 
 
 @app.command()
+def hang(
+    context: typer.Context,
+    gpu: Annotated[str | None, typer.Option(help="Only calls of this GPU.")] = None,
+    function: Annotated[str, typer.Option(help="Only this function, for example nvmlInit.")] = "",
+    end: Annotated[bool, typer.Option("--end", help="The calls return.")] = False,
+) -> None:
+    """Make NVML calls hang."""
+    _node(context).faults.hang(gpu, function, hangs=not end)
+
+
+@app.command()
 def unbind(
     context: typer.Context,
     gpu: Gpu,

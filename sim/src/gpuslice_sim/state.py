@@ -28,6 +28,8 @@ Keys in addition to those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG devi
 `gpu.<i>.nvlink.<l>`                  `gpu:<bus id>`, `switch:<bus id>` or `off`
 `gpu.<i>.fabric.*`                    `state` (missing = no fabric), `status`, `cluster`, `clique`
 `gpu.<i>.fault.<function>`            NVML return code of this function for this GPU
+`fault.hang[.<function>]`             1 = NVML calls do not return: all, or those of one function;
+                                      also below `gpu.<i>.`, for the calls of one GPU
 `gpu.<i>.events.nameless`             1: its events do not name the GPU
 `gpu.<i>.pci.driver`                  kernel driver of a GPU that is not present; `-` = unbound
 `gpu.<i>.limits.<cgroup>`             driver 615: `<soft> <hard>` bytes for a cgroup (path below
