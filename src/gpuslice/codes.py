@@ -110,6 +110,7 @@ class Code(StrEnum):
     NO_DRIVER = "NoDriver", "The NVIDIA driver is not loaded or cannot be used."
     NO_GPUS = "NoGPUs", "The driver lists no GPU that can be used."
     DRIVER_FAILED = "DriverFailed", "The driver does not list its GPUs."
+    DRIVER_NOT_RESPONDING = "DriverNotResponding", "A call of the driver has not returned in time."
     DRIVER_REPLACED = "DriverReplaced", "Another driver is loaded; the program must restart."
 
     # CDI specifications
@@ -156,4 +157,5 @@ class Code(StrEnum):
         "MetricsUnavailable",
         "Requests for metrics or probes cannot be answered now.",
     )
+    STOP_FORCED = "StopForced", "A part of the program does not stop, and the process exits."
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

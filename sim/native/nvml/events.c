@@ -79,6 +79,9 @@ NVML_API nvmlEventSetCreate(nvml_event_set *out)
 {
     WITH_LIBRARY(state);
     NEED(out);
+    int fault = (int)sim_number(state, 0, "fault.event_set");
+    if (fault)
+        return fault;
     struct event_set *set = calloc(1, sizeof *set);
     if (!set)
         return NVML_MEMORY;

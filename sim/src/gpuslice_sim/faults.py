@@ -190,6 +190,10 @@ class Faults:
         """Waits for events fail with this code at once, including those in progress."""
         self._node.set({"fault.event_wait": _error(code)})
 
+    def event_set(self, code: int | str | None) -> None:
+        """Event sets cannot be created: it fails with this code. None ends it."""
+        self._node.set({"fault.event_set": _error(code)})
+
     def call(self, gpu: Which, function: str, code: int | str | None) -> None:
         """An NVML function (`nvmlDeviceRegisterEvents`) fails for one GPU. None ends it."""
         self._set(gpu, {f"fault.{function}": _error(code)})

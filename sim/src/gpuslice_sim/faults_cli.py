@@ -150,6 +150,12 @@ def event_wait(context: typer.Context, code: Code) -> None:
 
 
 @app.command()
+def event_set(context: typer.Context, code: Code) -> None:
+    """Make the creation of event sets fail."""
+    _node(context).faults.event_set(code)
+
+
+@app.command()
 def call(
     context: typer.Context,
     gpu: Gpu,

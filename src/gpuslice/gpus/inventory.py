@@ -54,7 +54,8 @@ class Inventory:
 
 def read_inventory(nvml: Nvml, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Inventory:
     """A GPU that does not answer is skipped and does not affect the others."""
-    reading = _Reading(sysfs, read_capabilities(proc))
+    # The driver serves these files, so reading them may hang as well.
+    reading = _Reading(sysfs, nvml.driver_calls(read_capabilities, proc))
     for index in range(nvml.count()):
         try:
             reading.add(nvml.gpu(index))

@@ -11,6 +11,8 @@ class ProgramError(Exception):
     def __init__(self, code: Code, message: str) -> None:
         super().__init__(message)
         self.code = code
+        # Something hangs that the end of the process must not wait for.
+        self.at_once = False
 
 
 class NoGpus(Exception):
@@ -29,6 +31,12 @@ class DriverFailed(NoGpus):
     """There is a driver, and it does not list its GPUs."""
 
     code = Code.DRIVER_FAILED
+
+
+class DriverNotResponding(DriverFailed):
+    """A call of the driver has not returned. It may return later."""
+
+    code = Code.DRIVER_NOT_RESPONDING
 
 
 class DriverReplaced(Exception):

@@ -14,19 +14,26 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import Settings
 from gpuslice.node.driver import Driver, Hardware
-from gpuslice.node.errors import DriverReplaced, NoDriver, NoGpus, ProgramError
+from gpuslice.node.errors import (
+    DriverNotResponding,
+    DriverReplaced,
+    NoDriver,
+    NoGpus,
+    ProgramError,
+)
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.node.time_limit import TimeLimit
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.slicing.errors import NothingToAdvertise, SlicingError
 from gpuslice.telemetry.conditions import Conditions
-from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.logs import Logger, LogLevel
 from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
 _NODE = "node"
+_DRIVER = "driver"
 _INVALID = Code.CONFIGURATION_INVALID
 # With reasons that a user understands. Any other exception is a mistake of ours.
 _EXPECTED = (ConfigError, NoGpus, SlicingError, ProgramError)
@@ -99,6 +106,8 @@ class Reconciler(Generic[P]):
         self._loading = TimeLimit(check_seconds)
         self._planning = TimeLimit(check_seconds)
         self._hardware: Hardware | None = None
+        # The settings that the hardware was read with.
+        self._read_with: Settings | None = None
         self._in_force: Loaded | None = None
         self._conditions = Conditions(log)
 
@@ -199,7 +208,9 @@ class Reconciler(Generic[P]):
             raise
         except Exception as error:
             # Settings that read the same hardware are not the reason why GPUs are missing.
-            if isinstance(error, NoGpus) and not elsewhere:
+            if isinstance(error, DriverNotResponding) or (
+                isinstance(error, NoGpus) and not elsewhere
+            ):
                 raise
             self._reject(error)
             return last_good, await self._plan(last_good.settings, rescan=elsewhere)
@@ -235,13 +246,33 @@ class Reconciler(Generic[P]):
             await self._driver.close()
             return None
         if rescan or self._hardware is None:
-            self._hardware = None
+            known, self._hardware = self._hardware, None
             try:
                 self._hardware = await self._driver.enumerate(settings)
+                self._read_with = settings
+                self._conditions.clear(_DRIVER)
             except NoGpus as problem:
-                if self._target.needs_gpus(settings, problem):
+                if isinstance(problem, DriverNotResponding) and self._is_read_alike(settings):
+                    self._hardware = known
+                if self._hardware is not None:
+                    self._keep_hardware(problem)
+                elif self._target.needs_gpus(settings, problem):
                     raise
         return self._hardware
+
+    def _is_read_alike(self, settings: Settings) -> bool:
+        before = self._read_with
+        return before is not None and not _reads_other_hardware(settings, before)
+
+    def _keep_hardware(self, problem: NoGpus) -> None:
+        """A driver that hangs does not hold up new settings. Its GPUs are unhealthy meanwhile."""
+        self._conditions.set(
+            _DRIVER,
+            problem.code,
+            "the driver does not answer: settings apply to the GPUs that were found before",
+            problem,
+            level=LogLevel.WARNING,
+        )
 
     async def _reload(self) -> Loaded | None:
         """None if the configuration is invalid."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,6 +29,9 @@ log = Logger(__name__)
 
 # Faults that the next plan confirms or ends. The others are reported by the driver.
 _FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
+
+# A call that hangs is reported once, and ends by itself.
+_KEPT_BY_RESET = (*_FAULTS_OF_PLANS, Code.DRIVER_NOT_RESPONDING)
 
 
 class AgentTarget:
@@ -101,7 +105,7 @@ class AgentTarget:
 
     def reset(self) -> None:
         """The driver is read again, and reports faults that persist again."""
-        self._state.drop_faults(lambda fault: fault.code not in _FAULTS_OF_PLANS)
+        self._state.drop_faults(lambda fault: fault.code not in _KEPT_BY_RESET)
 
     def remove_cdi_specs(self) -> None:
         """At the end of the agent, if the settings ask for it. Blocks."""
@@ -145,13 +149,15 @@ class _Reporter:
         self._state = state
         self._loop = asyncio.get_running_loop()
 
-    def watch_started(self) -> None:
-        self._loop.call_soon_threadsafe(
-            self._state.drop_faults, lambda fault: fault.code is Code.GPU_NOT_WATCHED
-        )
+    def unwatched(self, faults: tuple[Fault, ...]) -> None:
+        self._on_loop(lambda: self._state.replace_faults_of(Code.GPU_NOT_WATCHED, faults))
 
     def fault(self, fault: Fault) -> None:
-        self._loop.call_soon_threadsafe(self._state.add_fault, fault)
+        self._on_loop(lambda: self._state.add_fault(fault))
 
     def notice(self, notice: Notice) -> None:
-        self._loop.call_soon_threadsafe(log.warning, notice.code, notice.message)
+        self._on_loop(lambda: log.warning(notice.code, notice.message))
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(work)
