@@ -97,6 +97,7 @@ class Code(StrEnum):
     GPU_CHANGED = "GPUChanged", "A GPU changed, and the configuration does not fit it any more."
     FAULT_CLEARED = "FaultCleared", "A fault of a GPU is over."
     GPU_SKIPPED = "GPUSkipped", "A GPU is not advertised."
+    GPU_IMPLAUSIBLE = "GPUImplausible", "The driver reports what cannot be true about a GPU."
     MIG_DEVICE_SKIPPED = "MIGDeviceSkipped", "A MIG device is not advertised."
     NO_DEVICE_MEMORY = "NoDeviceMemory", "A GPU has no memory of its own."
     NO_XID_EVENTS = "NoXIDEvents", "A GPU does not report XIDs."

@@ -8,12 +8,14 @@ from typing import Self
 
 import pynvml
 
-from gpuslice.gpus.nvml.calls import DriverHangs, DriverUnavailable, NvmlError
+from gpuslice.gpus.nvml.calls import DriverHangs, DriverUnavailable, Nonsense, NvmlError
 from gpuslice.gpus.nvml.gpu import GpuHandle
 from gpuslice.gpus.nvml.limited_calls import LimitedCalls, SubjectCalls
 
 # Each hang leaves one behind, and is rare.
 _MOST_SESSIONS = 100
+# The driver has that many minor numbers.
+_MOST_GPUS = 256
 
 
 class Nvml:
@@ -65,7 +67,10 @@ class Nvml:
         return version // 1000, version % 1000 // 10
 
     def count(self) -> int:
-        return int(self._call(pynvml.nvmlDeviceGetCount))
+        count = int(self._call(pynvml.nvmlDeviceGetCount))
+        if count > _MOST_GPUS:
+            raise Nonsense(f"the driver lists {count} GPUs")
+        return count
 
     def gpu(self, index: int) -> GpuHandle:
         calls = self._calls.of(index)

@@ -10,11 +10,13 @@ from uuid import UUID
 
 import pynvml
 
-from gpuslice.gpus.nvml.calls import NvmlError, address, sysfs_bus_id, text
+from gpuslice.gpus.nvml.calls import Nonsense, NvmlError, address, sysfs_bus_id, text
 from gpuslice.gpus.nvml.limited_calls import SubjectCalls
 from gpuslice.gpus.nvml.mig import MigHandle
 
 _MIB = 1024 * 1024
+# No GPU has more than seven.
+_MOST_MIG_DEVICES = 64
 
 
 class LinkEnd(Enum):
@@ -87,7 +89,10 @@ class GpuHandle:
 
     def max_mig_devices(self) -> int:
         """MIG devices have indices below this number. Any of them may be unused."""
-        return int(self._call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
+        count = int(self._call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
+        if count > _MOST_MIG_DEVICES:
+            raise Nonsense(f"it can have {count} MIG devices")
+        return count
 
     def mig_device(self, index: int) -> MigHandle | None:
         try:
