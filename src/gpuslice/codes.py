@@ -158,5 +158,9 @@ class Code(StrEnum):
         "MetricsUnavailable",
         "Requests for metrics or probes cannot be answered now.",
     )
+    TOO_FEW_DESCRIPTORS = (
+        "TooFewDescriptors",
+        "The limit of open files is too low, or it is reached.",
+    )
     STOP_FORCED = "StopForced", "A part of the program does not stop, and the process exits."
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

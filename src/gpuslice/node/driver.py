@@ -41,6 +41,7 @@ from gpuslice.node.errors import (
     DriverReplaced,
     NoDriver,
     NoGpus,
+    unreadable,
 )
 from gpuslice.slicing.topology import Topology
 
@@ -155,7 +156,10 @@ class Driver:
         except DriverHangs as error:
             raise DriverNotResponding(f"the driver does not answer ({error})") from error
         except OSError as error:  # files come and go while a driver is being replaced
-            raise DriverFailed(f"the node cannot be read ({error})") from error
+            cause = unreadable(error)
+            problem = DriverFailed(str(cause))
+            problem.code = cause.code
+            raise problem from error
         self._uuids = {gpu.index: gpu.uuid for gpu in self._hardware.inventory.gpus} | {
             index: uuid for index, uuid in self._uuids.items() if index in self.hanging()
         }

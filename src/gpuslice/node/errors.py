@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+
 from gpuslice.codes import Code
+
+_TOO_MANY_OPEN = (errno.EMFILE, errno.ENFILE)
 
 
 class ProgramError(Exception):
@@ -13,6 +17,17 @@ class ProgramError(Exception):
         self.code = code
         # Something hangs that the end of the process must not wait for.
         self.at_once = False
+
+
+def unreadable(error: OSError) -> ProgramError:
+    """A file of the node cannot be read now."""
+    if error.errno in _TOO_MANY_OPEN:
+        return ProgramError(
+            Code.TOO_FEW_DESCRIPTORS,
+            f"no more files can be opened ({error}): raise the limit of open files, or find out "
+            "what opens so many (/proc/PID/fd)",
+        )
+    return ProgramError(Code.NODE_UNREADABLE, f"the node cannot be read ({error})")
 
 
 class NoGpus(Exception):

@@ -300,7 +300,10 @@ class Reconciler(Generic[P]):
         self._conditions.set(
             _NODE, Code.RECONCILE_FAILED, "cannot reconcile, retrying", _reason(error)
         )
-        self._target.suspend(Problem(Code.NODE_UNREADABLE, _reason(error)), self._hardware)
+        code: Code = getattr(error, "code", Code.NODE_UNREADABLE)
+        if code is not Code.TOO_FEW_DESCRIPTORS:
+            code = Code.NODE_UNREADABLE
+        self._target.suspend(Problem(code, _reason(error)), self._hardware)
         self._hardware = None  # a retry enumerates the GPUs again
         self._triggers.add_later(Trigger.SETTINGS, self._retry_seconds)
 

@@ -16,6 +16,7 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.kubelet.errors import PluginServerError
 from gpuslice.node.errors import DriverReplaced, ProgramError
 from gpuslice.node.triggers import Trigger, Triggers
+from gpuslice.programs.descriptor_limit import raise_descriptor_limit
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.stack_dump import dump_stacks
 
@@ -33,6 +34,11 @@ def run_program(
     destructors of the library that the thread is in, because they may wait for it.
     """
     failure: BaseException | None = None
+    try:
+        raise_descriptor_limit()
+    except ProgramError:
+        program.close()
+        raise
     try:
         asyncio.run(program)
     except* (ProgramError, PluginServerError, DriverReplaced) as failures:

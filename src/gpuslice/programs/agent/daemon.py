@@ -90,7 +90,13 @@ class Agent:
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
             servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
-            target = AgentTarget(driver, state, servers, monitor)
+            target = AgentTarget(
+                driver,
+                state,
+                servers,
+                monitor,
+                lambda: self._triggers.add_later(Trigger.PLAN, timing.retry),
+            )
             reconciler = Reconciler(
                 target=target,
                 load=lambda: self._load(source.current),

@@ -18,7 +18,7 @@ from gpuslice.inject.mps import LimitKey
 from gpuslice.inject.visible import can_be_injected
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
-from gpuslice.node.errors import ProgramError
+from gpuslice.node.errors import ProgramError, unreadable
 from gpuslice.node.notices import hardware_notices
 from gpuslice.programs.agent.host import read_host
 from gpuslice.programs.agent.nested_files import check_nested_directory, write_nested_file
@@ -46,6 +46,8 @@ class AgentPlan:
     injection: Injection
     # Device nodes that are missing; their devices are unhealthy until they appear.
     awaited: tuple[Path, ...] = ()
+    # A file could not be written; a retry follows.
+    is_partial: bool = False
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:
@@ -61,7 +63,7 @@ def make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
     try:
         return _make_plan(settings, hardware)
     except OSError as error:  # files come and go while a driver is being replaced
-        raise ProgramError(Code.NODE_UNREADABLE, f"the node cannot be read ({error})") from error
+        raise unreadable(error) from error
 
 
 def check_directories(plan: AgentPlan) -> None:
@@ -96,19 +98,23 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         partial(write_nested_file, Path(settings.nested_directory)),
     )
     awaited: tuple[Path, ...] = ()
+    outdated: tuple[Notice, ...] = ()
     if settings.containers.uses_cdi:
         names = _refresh_cdi(settings, inventory, devices)
         injection = replace(injection, host=read_host(settings, names))
         awaited = names.awaited
+        if names.outdated is not None:
+            outdated = (Notice(Code.CDI_SPEC_OUTDATED, names.outdated),)
     return AgentPlan(
         settings,
         inventory,
         hardware.topology,
         found.pools,
-        (*hardware_notices(inventory, found.pools, settings), *found.notices),
+        (*hardware_notices(inventory, found.pools, settings), *found.notices, *outdated),
         tuple(_cdi_faults(found.pools, injection)),
         injection,
         awaited,
+        bool(outdated),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpuslice.config.settings import HealthSettings, Settings
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.node.driver import Driver, Hardware
-from gpuslice.node.errors import NoGpus
+from gpuslice.node.errors import NoGpus, ProgramError
 from gpuslice.node.notices import config_notices
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
@@ -28,8 +29,11 @@ from gpuslice.telemetry.logs import Logger
 log = Logger(__name__)
 
 # Faults that the next plan confirms or ends. The others are reported by the driver.
-_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
+_SUSPENDED = (Code.NODE_UNREADABLE, Code.TOO_FEW_DESCRIPTORS)
+_FAULTS_OF_PLANS = (*_SUSPENDED, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
 
+# How long the end of the agent waits for a plan that is being made.
+_PLAN_SECONDS = 5.0
 # A call that hangs is reported once, and ends by itself.
 _KEPT_BY_RESET = (*_FAULTS_OF_PLANS, Code.DRIVER_NOT_RESPONDING)
 
@@ -43,7 +47,10 @@ class AgentTarget:
         state: NodeState,
         servers: PluginServers,
         monitor: DaemonMonitor,
+        plan_again: Callable[[], None] = lambda: None,
     ) -> None:
+        """`plan_again` is called after a plan that could be applied in part only."""
+        self._plan_again = plan_again
         self._driver = driver
         self._state = state
         self._servers = servers
@@ -52,6 +59,9 @@ class AgentTarget:
         self._plan: AgentPlan | None = None
         # Directories with CDI specifications of ours, under any settings.
         self._cdi_directories: set[str] = set()
+        # Held while specifications are written.
+        self._cdi_lock = threading.Lock()
+        self._stopped = False
 
     @property
     def awaited(self) -> tuple[Path, ...]:
@@ -64,9 +74,13 @@ class AgentTarget:
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> AgentPlan:
         assert hardware is not None
-        if settings.containers.uses_cdi:
+        if not settings.containers.uses_cdi:
+            return make_plan(settings, hardware)
+        with self._cdi_lock:
+            if self._stopped:
+                raise ProgramError(Code.STOPPED, "the agent stops and removes its specifications")
             self._cdi_directories.add(settings.cdi.directory)
-        return make_plan(settings, hardware)
+            return make_plan(settings, hardware)
 
     def check(self, plan: AgentPlan) -> None:
         check_directories(plan)
@@ -90,6 +104,8 @@ class AgentTarget:
         )
         self._monitor.apply(plan.daemons)
         await self._servers.apply(plan)
+        if plan.is_partial:
+            self._plan_again()
 
     def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """What is advertised stays; devices that are not as they were are unhealthy.
@@ -97,8 +113,8 @@ class AgentTarget:
         If the hardware cannot be read, that is true for all devices.
         """
         if hardware is None:
-            faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
-            self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
+            faults = [f for f in self._state.current.faults if f.code not in _SUSPENDED]
+            self._state.replace_faults((*faults, Fault(problem.code, problem.message)))
             return
         lasting = self._driver_faults(hardware.inventory)
         self._state.replace_faults((*lasting, *self._changed_devices(hardware.inventory, problem)))
@@ -113,8 +129,15 @@ class AgentTarget:
             return
         from gpuslice.cdi.store import CdiStore
 
-        for directory in sorted(self._cdi_directories):
-            CdiStore(Path(directory)).collect()
+        self._stopped = True
+        # A plan continues in its thread after it is cancelled, and must not write afterwards.
+        locked = self._cdi_lock.acquire(timeout=_PLAN_SECONDS)
+        try:
+            for directory in sorted(self._cdi_directories):
+                CdiStore(Path(directory)).collect()
+        finally:
+            if locked:
+                self._cdi_lock.release()
 
     def _changed_devices(self, inventory: Inventory, problem: Problem) -> Iterator[Fault]:
         settings = self._state.current.settings
