@@ -106,8 +106,8 @@ class Reconciler(Generic[P]):
         self._loading = TimeLimit(check_seconds)
         self._planning = TimeLimit(check_seconds)
         self._hardware: Hardware | None = None
-        # The settings that the hardware was read with.
-        self._read_with: Settings | None = None
+        # The hardware that was read last, and the settings that it was read with.
+        self._last_read: tuple[Hardware, Settings] | None = None
         self._in_force: Loaded | None = None
         self._conditions = Conditions(log)
 
@@ -246,26 +246,22 @@ class Reconciler(Generic[P]):
             await self._driver.close()
             return None
         if rescan or self._hardware is None:
-            known, self._hardware = self._hardware, None
+            self._hardware = None
             try:
                 self._hardware = await self._driver.enumerate(settings)
-                self._read_with = settings
+                self._last_read = self._hardware, settings
                 self._conditions.clear(_DRIVER)
+            except DriverNotResponding as problem:
+                self._hardware = self._keep_hardware(settings, problem)
             except NoGpus as problem:
-                if isinstance(problem, DriverNotResponding) and self._is_read_alike(settings):
-                    self._hardware = known
-                if self._hardware is not None:
-                    self._keep_hardware(problem)
-                elif self._target.needs_gpus(settings, problem):
+                if self._target.needs_gpus(settings, problem):
                     raise
         return self._hardware
 
-    def _is_read_alike(self, settings: Settings) -> bool:
-        before = self._read_with
-        return before is not None and not _reads_other_hardware(settings, before)
-
-    def _keep_hardware(self, problem: NoGpus) -> None:
+    def _keep_hardware(self, settings: Settings, problem: DriverNotResponding) -> Hardware:
         """A driver that hangs does not hold up new settings. Its GPUs are unhealthy meanwhile."""
+        if self._last_read is None or _reads_other_hardware(settings, self._last_read[1]):
+            raise problem
         self._conditions.set(
             _DRIVER,
             problem.code,
@@ -273,6 +269,7 @@ class Reconciler(Generic[P]):
             problem,
             level=LogLevel.WARNING,
         )
+        return self._last_read[0]
 
     async def _reload(self) -> Loaded | None:
         """None if the configuration is invalid."""
