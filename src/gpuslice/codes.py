@@ -98,6 +98,7 @@ class Code(StrEnum):
     GPU_CHANGED = "GPUChanged", "A GPU changed, and the configuration does not fit it any more."
     FAULT_CLEARED = "FaultCleared", "A fault of a GPU is over."
     GPU_SKIPPED = "GPUSkipped", "A GPU is not advertised."
+    GPU_IMPLAUSIBLE = "GPUImplausible", "The driver reports what cannot be true about a GPU."
     MIG_DEVICE_SKIPPED = "MIGDeviceSkipped", "A MIG device is not advertised."
     NO_DEVICE_MEMORY = "NoDeviceMemory", "A GPU has no memory of its own."
     NO_XID_EVENTS = "NoXIDEvents", "A GPU does not report XIDs."
@@ -111,6 +112,7 @@ class Code(StrEnum):
     NO_DRIVER = "NoDriver", "The NVIDIA driver is not loaded or cannot be used."
     NO_GPUS = "NoGPUs", "The driver lists no GPU that can be used."
     DRIVER_FAILED = "DriverFailed", "The driver does not list its GPUs."
+    DRIVER_NOT_RESPONDING = "DriverNotResponding", "A call of the driver has not returned in time."
     DRIVER_REPLACED = "DriverReplaced", "Another driver is loaded; the program must restart."
 
     # CDI specifications
@@ -157,4 +159,9 @@ class Code(StrEnum):
         "MetricsUnavailable",
         "Requests for metrics or probes cannot be answered now.",
     )
+    TOO_FEW_DESCRIPTORS = (
+        "TooFewDescriptors",
+        "The limit of open files is too low, or it is reached.",
+    )
+    STOP_FORCED = "StopForced", "A part of the program does not stop, and the process exits."
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

@@ -22,6 +22,15 @@ class Timing:
     gpu_probe: float = 5.0
     # After waiting for events of GPUs failed.
     gpu_event_retry: float = 1.0
+    # Until a GPU whose errors can no longer be watched is unhealthy.
+    gpu_unwatched: float = 10.0
+    # Until a call of the driver counts as hanging, and until opening the driver does.
+    driver_answer: float = 10.0
+    driver_open: float = 60.0
+    # Until the end of a program does not wait for the driver any more.
+    driver_close: float = 2.0
+    # Until a program that was told to stop exits, whatever it waits for.
+    stop: float = 20.0
     # Read from the kubelet which devices are in use.
     usage_poll: float = 2.0
     # After the kubelet allocated devices, until the node advertises others.

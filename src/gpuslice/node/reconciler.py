@@ -15,19 +15,26 @@ from gpuslice.config.load import Loaded
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.allocated_devices import AllocatedDevicesUnreadable
 from gpuslice.node.driver import Driver, Hardware
-from gpuslice.node.errors import DriverReplaced, NoDriver, NoGpus, ProgramError
+from gpuslice.node.errors import (
+    DriverNotResponding,
+    DriverReplaced,
+    NoDriver,
+    NoGpus,
+    ProgramError,
+)
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.node.time_limit import TimeLimit
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.slicing.errors import NothingToAdvertise, SlicingError
 from gpuslice.telemetry.conditions import Conditions
-from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.logs import Logger, LogLevel
 from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
 _NODE = "node"
+_DRIVER = "driver"
 _INVALID = Code.CONFIGURATION_INVALID
 # With reasons that a user understands. Any other exception is a mistake of ours.
 _EXPECTED = (ConfigError, NoGpus, SlicingError, ProgramError)
@@ -100,6 +107,8 @@ class Reconciler(Generic[P]):
         self._loading = TimeLimit(check_seconds)
         self._planning = TimeLimit(check_seconds)
         self._hardware: Hardware | None = None
+        # The hardware that was read last, and the settings that it was read with.
+        self._last_read: tuple[Hardware, Settings] | None = None
         self._in_force: Loaded | None = None
         self._conditions = Conditions(log)
 
@@ -200,7 +209,9 @@ class Reconciler(Generic[P]):
             raise
         except Exception as error:
             # Settings that read the same hardware are not the reason why GPUs are missing.
-            if isinstance(error, NoGpus) and not elsewhere:
+            if isinstance(error, DriverNotResponding) or (
+                isinstance(error, NoGpus) and not elsewhere
+            ):
                 raise
             self._reject(error)
             return last_good, await self._plan(last_good.settings, rescan=elsewhere)
@@ -239,10 +250,27 @@ class Reconciler(Generic[P]):
             self._hardware = None
             try:
                 self._hardware = await self._driver.enumerate(settings)
+                self._last_read = self._hardware, settings
+                self._conditions.clear(_DRIVER)
+            except DriverNotResponding as problem:
+                self._hardware = self._keep_hardware(settings, problem)
             except NoGpus as problem:
                 if self._target.needs_gpus(settings, problem):
                     raise
         return self._hardware
+
+    def _keep_hardware(self, settings: Settings, problem: DriverNotResponding) -> Hardware:
+        """A driver that hangs does not hold up new settings. Its GPUs are unhealthy meanwhile."""
+        if self._last_read is None or _reads_other_hardware(settings, self._last_read[1]):
+            raise problem
+        self._conditions.set(
+            _DRIVER,
+            problem.code,
+            "the driver does not answer: settings apply to the GPUs that were found before",
+            problem,
+            level=LogLevel.WARNING,
+        )
+        return self._last_read[0]
 
     async def _reload(self) -> Loaded | None:
         """None if the configuration is invalid."""
@@ -270,7 +298,10 @@ class Reconciler(Generic[P]):
         self._conditions.set(
             _NODE, Code.RECONCILE_FAILED, "cannot reconcile, retrying", _reason(error)
         )
-        self._target.suspend(Problem(Code.NODE_UNREADABLE, _reason(error)), self._hardware)
+        code: Code = getattr(error, "code", Code.NODE_UNREADABLE)
+        if code is not Code.TOO_FEW_DESCRIPTORS:
+            code = Code.NODE_UNREADABLE
+        self._target.suspend(Problem(code, _reason(error)), self._hardware)
         self._hardware = None  # a retry enumerates the GPUs again
         self._triggers.add_later(Trigger.SETTINGS, self._retry_seconds)
 

@@ -22,6 +22,7 @@ from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
+from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.notices import config_notices, skipped_gpus
 from gpuslice.node.reconciler import Reconciler
 from gpuslice.node.snapshot import Problem
@@ -48,7 +49,8 @@ def run_mps_daemons(
 
     Raises ProgramError or ConfigError if the program cannot do its work.
     """
-    run_program(MpsDaemons(load, options, timing).run())
+    program = MpsDaemons(load, options, timing)
+    run_program(program.run(), program.hangs)
 
 
 class MpsDaemons:
@@ -61,7 +63,11 @@ class MpsDaemons:
         self._triggers = Triggers()
         self._driver = Driver(timing)
 
+    def hangs(self) -> bool:
+        return self._driver.is_busy()
+
     async def run(self) -> None:
+        # No time limit: MPS control daemons have their own.
         await until_stopped(self._serve(), self._triggers)
         log.info(Code.STOPPED, "stopped")
 
@@ -79,6 +85,7 @@ class MpsDaemons:
     async def _work(self, api: ApiServer | None, metrics: Metrics) -> None:
         state = NodeState()
         state.subscribe(log_changes)
+        HangReporter(self._driver, state, self._triggers)
         source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()
         async with asyncio.TaskGroup() as tasks:

@@ -37,6 +37,9 @@ class Metrics(Protocol):
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None: ...
 
+    def driver(self, problem: str | None) -> None:
+        """Why the driver cannot be used; None: it can."""
+
     def forget(self, resource: str) -> None:
         """The resource is no longer advertised. Its counters stay."""
 
@@ -61,6 +64,9 @@ class NoMetrics:
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
         pass
 
+    def driver(self, problem: str | None) -> None:
+        pass
+
     def forget(self, resource: str) -> None:
         pass
 
@@ -81,6 +87,7 @@ class Recorder:
         self.registrations: dict[str, bool] = {}
         # uuid -> (minor, healthy)
         self.gpus: dict[str, tuple[int, bool]] = {}
+        self.driver_problem: str | None = None
 
     def reloaded(self, ok: bool) -> None:
         self.reloads[ok] += 1
@@ -101,6 +108,9 @@ class Recorder:
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
         self.gpus[uuid] = (minor, healthy)
 
+    def driver(self, problem: str | None) -> None:
+        self.driver_problem = problem
+
     def forget(self, resource: str) -> None:
         self.counts.pop(resource, None)
         self.registrations.pop(resource, None)
@@ -109,11 +119,11 @@ class Recorder:
         self.gpus.pop(uuid, None)
 
     def why_not_ready(self) -> str | None:
-        """None: the configuration is in force, and every resource is registered.
+        """None: the configuration is in force, the driver answers, every resource is registered.
 
         A node without resources is ready, because it would block a rollout otherwise.
         """
-        return _why_not_ready(self.last_reload_ok, self.registrations)
+        return self.driver_problem or _why_not_ready(self.last_reload_ok, self.registrations)
 
 
 def _why_not_ready(config_ok: bool | None, registrations: Mapping[str, bool]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+from gpuslice.codes import Code
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.slicing.pool import Pool
 from gpuslice.telemetry.metrics import DeviceCounts, Metrics
@@ -24,6 +25,8 @@ class MetricsReader:
                 self._metrics.forget_gpu(gpu.uuid)
         for gpu in after.inventory.gpus:
             self._metrics.gpu(gpu.uuid, gpu.minor, not after.gpu_faults(gpu.uuid))
+        hangs = (f.message for f in after.faults if f.code is Code.DRIVER_NOT_RESPONDING)
+        self._metrics.driver(next(hangs, None))
 
 
 def _counts(pool: Pool, snapshot: Snapshot) -> DeviceCounts:

@@ -19,7 +19,7 @@ from gpuslice.inject.nested import NestedLists
 from gpuslice.inject.visible import can_be_injected
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
-from gpuslice.node.errors import ProgramError
+from gpuslice.node.errors import ProgramError, unreadable
 from gpuslice.node.notices import hardware_notices
 from gpuslice.programs.agent.host import read_host
 from gpuslice.programs.agent.nested_files import check_nested_directory, write_nested_file
@@ -49,6 +49,8 @@ class AgentPlan:
     awaited: tuple[Path, ...] = ()
     # Of the file with the GPUs of a nested node, when it was read.
     list_version: ListVersion | None = None
+    # A file could not be written; a retry follows.
+    is_partial: bool = False
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:
@@ -64,7 +66,7 @@ def make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
     try:
         return _make_plan(settings, hardware)
     except OSError as error:  # files come and go while a driver is being replaced
-        raise ProgramError(Code.NODE_UNREADABLE, f"the node cannot be read ({error})") from error
+        raise unreadable(error) from error
 
 
 def check_directories(plan: AgentPlan) -> None:
@@ -103,20 +105,24 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         ),
     )
     awaited: tuple[Path, ...] = ()
+    outdated: tuple[Notice, ...] = ()
     if settings.containers.uses_cdi:
         names = _refresh_cdi(settings, inventory, devices)
         injection = replace(injection, host=read_host(settings, names))
         awaited = names.awaited
+        if names.outdated is not None:
+            outdated = (Notice(Code.CDI_SPEC_OUTDATED, names.outdated),)
     return AgentPlan(
         settings,
         inventory,
         hardware.topology,
         found.pools,
-        (*hardware_notices(inventory, found.pools, settings), *found.notices),
+        (*hardware_notices(inventory, found.pools, settings), *found.notices, *outdated),
         tuple(_cdi_faults(found.pools, injection)),
         injection,
         awaited,
         version,
+        bool(outdated),
     )
 
 

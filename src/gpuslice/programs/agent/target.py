@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from gpuslice.gpus.allocated_devices import list_version
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.node.driver import Driver, Hardware
-from gpuslice.node.errors import NoGpus
+from gpuslice.node.errors import NoGpus, ProgramError
 from gpuslice.node.notices import config_notices
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
@@ -28,7 +30,13 @@ from gpuslice.telemetry.logs import Logger
 log = Logger(__name__)
 
 # Faults that the next plan confirms or ends. The others are reported by the driver.
-_FAULTS_OF_PLANS = (Code.NODE_UNREADABLE, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
+_SUSPENDED = (Code.NODE_UNREADABLE, Code.TOO_FEW_DESCRIPTORS)
+_FAULTS_OF_PLANS = (*_SUSPENDED, Code.GPU_CHANGED, Code.CDI_DEVICE_MISSING)
+
+# How long the end of the agent waits for a plan that is being made.
+_PLAN_SECONDS = 5.0
+# A call that hangs is reported once, and ends by itself.
+_KEPT_BY_RESET = (*_FAULTS_OF_PLANS, Code.DRIVER_NOT_RESPONDING)
 
 
 class AgentTarget:
@@ -40,7 +48,10 @@ class AgentTarget:
         state: NodeState,
         servers: PluginServers,
         monitor: DaemonMonitor,
+        plan_again: Callable[[], None] = lambda: None,
     ) -> None:
+        """`plan_again` is called after a plan that could be applied in part only."""
+        self._plan_again = plan_again
         self._driver = driver
         self._state = state
         self._servers = servers
@@ -49,6 +60,9 @@ class AgentTarget:
         self._plan: AgentPlan | None = None
         # Directories with CDI specifications of ours, under any settings.
         self._cdi_directories: set[str] = set()
+        # Held while specifications are written.
+        self._cdi_lock = threading.Lock()
+        self._stopped = False
 
     @property
     def awaited(self) -> tuple[Path, ...]:
@@ -66,9 +80,13 @@ class AgentTarget:
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> AgentPlan:
         assert hardware is not None
-        if settings.containers.uses_cdi:
+        if not settings.containers.uses_cdi:
+            return make_plan(settings, hardware)
+        with self._cdi_lock:
+            if self._stopped:
+                raise ProgramError(Code.STOPPED, "the agent stops and removes its specifications")
             self._cdi_directories.add(settings.cdi.directory)
-        return make_plan(settings, hardware)
+            return make_plan(settings, hardware)
 
     def check(self, plan: AgentPlan) -> None:
         check_directories(plan)
@@ -92,6 +110,8 @@ class AgentTarget:
         )
         self._monitor.apply(plan.daemons)
         await self._servers.apply(plan)
+        if plan.is_partial:
+            self._plan_again()
 
     def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """What is advertised stays; devices that are not as they were are unhealthy.
@@ -99,15 +119,15 @@ class AgentTarget:
         If the hardware cannot be read, that is true for all devices.
         """
         if hardware is None:
-            faults = [f for f in self._state.current.faults if f.code is not Code.NODE_UNREADABLE]
-            self._state.replace_faults((*faults, Fault(Code.NODE_UNREADABLE, problem.message)))
+            faults = [f for f in self._state.current.faults if f.code not in _SUSPENDED]
+            self._state.replace_faults((*faults, Fault(problem.code, problem.message)))
             return
         lasting = self._driver_faults(hardware.inventory)
         self._state.replace_faults((*lasting, *self._changed_devices(hardware.inventory, problem)))
 
     def reset(self) -> None:
         """The driver is read again, and reports faults that persist again."""
-        self._state.drop_faults(lambda fault: fault.code not in _FAULTS_OF_PLANS)
+        self._state.drop_faults(lambda fault: fault.code not in _KEPT_BY_RESET)
 
     def remove_cdi_specs(self) -> None:
         """At the end of the agent, if the settings ask for it. Blocks."""
@@ -115,8 +135,15 @@ class AgentTarget:
             return
         from gpuslice.cdi.store import CdiStore
 
-        for directory in sorted(self._cdi_directories):
-            CdiStore(Path(directory)).collect()
+        self._stopped = True
+        # A plan continues in its thread after it is cancelled, and must not write afterwards.
+        locked = self._cdi_lock.acquire(timeout=_PLAN_SECONDS)
+        try:
+            for directory in sorted(self._cdi_directories):
+                CdiStore(Path(directory)).collect()
+        finally:
+            if locked:
+                self._cdi_lock.release()
 
     def _changed_devices(self, inventory: Inventory, problem: Problem) -> Iterator[Fault]:
         settings = self._state.current.settings
@@ -151,13 +178,15 @@ class _Reporter:
         self._state = state
         self._loop = asyncio.get_running_loop()
 
-    def watch_started(self) -> None:
-        self._loop.call_soon_threadsafe(
-            self._state.drop_faults, lambda fault: fault.code is Code.GPU_NOT_WATCHED
-        )
+    def unwatched(self, faults: tuple[Fault, ...]) -> None:
+        self._on_loop(lambda: self._state.replace_faults_of(Code.GPU_NOT_WATCHED, faults))
 
     def fault(self, fault: Fault) -> None:
-        self._loop.call_soon_threadsafe(self._state.add_fault, fault)
+        self._on_loop(lambda: self._state.add_fault(fault))
 
     def notice(self, notice: Notice) -> None:
-        self._loop.call_soon_threadsafe(log.warning, notice.code, notice.message)
+        self._on_loop(lambda: log.warning(notice.code, notice.message))
+
+    def _on_loop(self, work: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed
+            self._loop.call_soon_threadsafe(work)

@@ -5,23 +5,35 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
-from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.config.settings import (
+    CdiSettings,
+    ContainerSettings,
+    DeviceList,
+    HealthSettings,
+    Settings,
+)
 from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory, Skipped
 from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.rules import Rules
-from gpuslice.telemetry.metrics import NoMetrics
+from gpuslice.telemetry.metrics import NoMetrics, Recorder
+from tests.unit.gpus.elf_files import library
 
 A, B = (Gpu(f"GPU-{n}", i, i, "T4", 2048, (7, 5)) for i, n in enumerate("ab"))
 SETTINGS = Settings(rules=Rules(), kubelet_socket="", health=HealthSettings(enabled=False))
@@ -134,5 +146,55 @@ def test_if_the_settings_do_not_fit_only_devices_that_changed_are_unhealthy() ->
         assert node.faults == {Fault(Code.GPU_CHANGED, "CDI", B.uuid)}
         await node.apply(A, B)
         assert node.faults == set()
+
+    run(scenario)
+
+
+def test_a_plan_that_comes_after_the_removal_of_specifications_writes_none(tmp_path: Path) -> None:
+    """It may be in its thread, cancelled, when the agent ends."""
+    by_cdi = replace(
+        SETTINGS,
+        containers=ContainerSettings(device_list=frozenset({DeviceList.CDI_CRI})),
+        cdi=CdiSettings(
+            container_driver_root=str(tmp_path), directory=str(tmp_path), remove_on_exit=True
+        ),
+    )
+    (tmp_path / "usr" / "lib64").mkdir(parents=True)
+    (tmp_path / "usr" / "lib64" / "libcuda.so.570.1").write_bytes(library("libcuda.so.1"))
+    hardware = Hardware(Inventory("570.1", (replace(A, nodes=("/dev/null",)),)))
+
+    async def scenario(node: Node) -> None:
+        plan = node.target.plan(by_cdi, hardware)
+        await node.target.apply(Loaded(by_cdi), plan)
+        assert len(list(tmp_path.glob("*.json"))) == 1
+        node.target.remove_cdi_specs()
+        with pytest.raises(ProgramError):
+            node.target.plan(by_cdi, hardware)
+        assert list(tmp_path.glob("*.json")) == []
+
+    run(scenario)
+
+
+def test_all_gpus_are_unhealthy_in_the_metrics_while_the_node_cannot_be_read() -> None:
+    async def scenario(node: Node) -> None:
+        recorder = Recorder()
+        node.state.subscribe(MetricsReader(recorder).read)
+        await node.apply(A, B)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [True, True]
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "the driver is not loaded"), None)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [False, False]
+        await node.apply(A, B)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [True, True]
+
+    run(scenario)
+
+
+def test_a_reset_does_not_end_the_fault_of_a_driver_that_hangs() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        hang = Fault(Code.DRIVER_NOT_RESPONDING, "the driver does not answer")
+        node.state.add_fault(hang)
+        node.target.reset()
+        assert node.faults == {hang}
 
     run(scenario)
