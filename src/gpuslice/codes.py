@@ -47,6 +47,7 @@ class Code(StrEnum):
     )
     SOCKET_NOT_CREATED = "SocketNotCreated", "The socket of a resource cannot be created."
     ALREADY_SERVED = "AlreadyServed", "Another process serves the same resource."
+    DIRECTORY_LOCKED = "DirectoryLocked", "Another process locks a directory for too long."
     DEVICE_LIST_SENT = "DeviceListSent", "A device list was sent to the kubelet."
     ADVERTISED = "Advertised", "A GPU or MIG device is advertised under a resource name."
     RESOURCE_WITHDRAWN = "ResourceWithdrawn", "A resource is no longer advertised."
@@ -131,6 +132,15 @@ class Code(StrEnum):
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
+    MPS_FILES_REMOVED = (
+        "MPSFilesRemoved",
+        "A container replaced files of an MPS control daemon; they were removed.",
+    )
+    MPS_SHM_FAILED = "MPSSharedMemoryFailed", "Shared memory of a daemon cannot be removed."
+    MPS_SHM_NOT_BOUNDED = (
+        "MPSSharedMemoryNotBounded",
+        "Shared memory of a daemon has no size limit of its own.",
+    )
     SELINUX_LABEL_FAILED = "SELinuxLabelFailed", "SELinux may keep containers from MPS."
     MARKER_NOT_WRITTEN = "MarkerNotWritten", "A file that marks the state cannot be updated."
     NOTHING_TO_RUN = "NothingToRun", "No resource is shared by MPS."

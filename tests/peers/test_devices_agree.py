@@ -12,13 +12,13 @@ import pytest
 
 from . import facts
 from .agreement.configs import GPU, both_reject, write
-from .agreement.differences import MPS_LIMITS, MPS_PRE_START
+from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM
 from .agreement.requests import all_agree
 from .build import Peers
 from .conftest import MakeNode, ShareGpus, StartPair
 
 SHARED = "nvidia.com/gpu.shared"
-WITH_MPS = (MPS_LIMITS, MPS_PRE_START)
+WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_SHM)
 
 
 @pytest.mark.parametrize("profile", facts.CARDS)

@@ -47,7 +47,7 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
 async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
     """A daemon that rejects a limit is used all the same: containers have limits of their own."""
     commands = [*default_commands(wanted, serves)]
-    for server in (await control.command("get_server_list")).split():
+    for server in await control.servers():
         commands += server_commands(wanted, serves, server)
     for line in commands:
         try:

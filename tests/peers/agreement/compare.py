@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
-from .differences import MPS_LIMITS, MPS_PRE_START, Difference
+from .differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM, Difference
 from .links import closeness
 from .pair import Pair, Refusal
 
+_DEV_SHM = "/dev/shm"
 _OWN_LIMITS = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -85,6 +86,8 @@ def plain(
         for key, value in answer.annotations.items()
     ]
     mounts = [(m.host_path, m.container_path, m.read_only) for m in answer.mounts]
+    if MPS_SHM in accepted:
+        mounts = [mount for mount in mounts if mount[1] != _DEV_SHM]
     # NODE_ONCE
     nodes = list(
         dict.fromkeys((d.host_path, d.container_path, d.permissions) for d in answer.devices)
