@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gpuslice.codes import Code
+from gpuslice_sim.kubelet.endpoint import connect
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import remove_directory
 
-from .rig import RESOURCE, Rig, eventually
+from .rig import RESOURCE, Listener, Rig, eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
@@ -126,6 +127,20 @@ def test_a_stream_of_another_client_that_ends_changes_nothing(rig: Rig) -> None:
         time.sleep(1.0)
         assert rig.kubelet.registrations == 1
         assert agent.logged(Code.PLUGIN_SERVER_RESTARTING) == 0
+
+
+def test_a_stream_of_another_client_does_not_keep_the_agent_from_registering_again(
+    rig: Rig,
+) -> None:
+    with rig.agent() as agent:
+        kubelet = rig.kubelet.wait_for(RESOURCE)
+        # On a connection of its own, which outlives that of the kubelet.
+        with Listener(connect(RESOURCE, rig.socket)) as other:
+            kubelet.channel.close()
+            rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a new registration")
+            assert other.lists
+        assert agent.logged(Code.PLUGIN_SERVER_RESTARTING, "the kubelet ended the device stream")
+        rig.kubelet.wait_for(RESOURCE)
 
 
 def test_an_agent_that_stops_ends_the_stream_without_an_error(rig: Rig) -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.files.atomic import replace_file
+from gpuslice.files.lock import LockHeld
 from gpuslice.node.errors import ProgramError
 
 
@@ -15,11 +16,15 @@ class NestedFileError(ProgramError):
     """The file cannot be written. The message states field, value and remedy."""
 
     def __init__(self, directory: Path, error: OSError) -> None:
+        remedy = (
+            "retry then"
+            if isinstance(error, LockHeld)
+            else "mount a directory of the host at the same path, writable"
+        )
         super().__init__(
             Code.NESTED_FILE_NOT_WRITTEN,
             f"nested-dir: {str(directory)!r} is not valid: lists of GPUs for nested nodes cannot "
-            f"be written there ({error.strerror}); mount a directory of the host at the same "
-            "path, writable",
+            f"be written there ({error.strerror}); {remedy}",
         )
 
 
