@@ -29,6 +29,7 @@ class Code(StrEnum):
         "NestedFileNotWritten",
         "The list of GPUs for a nested node cannot be written.",
     )
+    NESTED_FILE_REMOVED = "NestedFileRemoved", "A list of GPUs that no container uses was removed."
     ALLOCATED = "Allocated", "A container got devices."
     PREFERENCE_FAILED = (
         "PreferenceFailed",
@@ -46,6 +47,7 @@ class Code(StrEnum):
         "A device plugin server restarts, for example because the kubelet restarted.",
     )
     SOCKET_NOT_CREATED = "SocketNotCreated", "The socket of a resource cannot be created."
+    STALE_SOCKET_REMOVED = "StaleSocketRemoved", "A socket of a killed agent was removed."
     ALREADY_SERVED = "AlreadyServed", "Another process serves the same resource."
     DIRECTORY_LOCKED = "DirectoryLocked", "Another process locks a directory for too long."
     DEVICE_LIST_SENT = "DeviceListSent", "A device list was sent to the kubelet."

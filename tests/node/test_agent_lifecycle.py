@@ -17,7 +17,7 @@ from gpuslice_sim.kubelet.endpoint import connect
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import remove_directory
 
-from .rig import RESOURCE, Listener, Rig, eventually
+from .rig import GPU, RESOURCE, Listener, Rig, eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
@@ -182,6 +182,25 @@ def children_of(pid: int) -> list[str]:
             if stat.read_text().rpartition(")")[2].split()[1] == str(pid):
                 found.append(stat.parent.name)
     return found
+
+
+def test_sockets_of_a_killed_agent_are_removed_and_those_of_others_stay(rig: Rig) -> None:
+    with rig.agent() as killed:
+        rig.kubelet.wait_for(RESOURCE)
+        killed.kill()
+    assert rig.socket.is_socket()
+    stays = rig.kubelet.directory / "nvidia-served.sock"
+    other = rig.kubelet.directory / "vendor.sock"
+    with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as unrelated:
+        served.bind(str(stays))
+        served.listen()
+        unrelated.bind(str(other))  # refuses connections, and is not ours
+        with rig.plugin() as agent:  # another resource than before
+            rig.kubelet.wait_for(GPU)
+            agent.wait_for_code(Code.STALE_SOCKET_REMOVED, rig.socket.name)
+            assert not rig.socket.exists()
+            assert stays.is_socket()
+            assert other.is_socket()
 
 
 def test_a_second_agent_for_the_same_resource_exits(rig: Rig) -> None:
