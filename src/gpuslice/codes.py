@@ -134,6 +134,10 @@ class Code(StrEnum):
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
+    MPS_EARLY_CLIENT = (
+        "MPSEarlyClient",
+        "A program used an MPS control daemon before its limits were set, and is ended.",
+    )
     MPS_FILES_REMOVED = (
         "MPSFilesRemoved",
         "A container replaced files of an MPS control daemon; they were removed.",

@@ -13,14 +13,18 @@ import pytest
 from gpuslice.codes import Code
 from gpuslice.files.untrusted import remove_impostors
 from gpuslice_sim.mps.launch import wait_until_gone
+from tests.timing import timing
 
 from .mps_programs import (
     PATIENCE,
     REAL,
     advertised,
+    bare,
     children,
+    client,
     counted,
     daemons,
+    one_replica_each,
     put_in_place,
     quarters,
     replaced,
@@ -162,6 +166,30 @@ def _counts(pid: int) -> tuple[int, int]:
     """Descriptors and threads."""
     proc = Path(f"/proc/{pid}")
     return len(list((proc / "fd").iterdir())), len(list((proc / "task").iterdir()))
+
+
+# Default limits
+
+
+def test_a_program_that_is_faster_than_the_default_limits_does_not_keep_running(rig: Rig) -> None:
+    go = rig.directory / "go"
+    script = f"""
+[ "$1" = -d ] && exec {REAL} "$@"
+read line
+case $line in set_default*) while [ ! -e {go} ]; do sleep 0.02; done;; esac
+echo "$line" | {REAL}
+"""
+    replaced(rig.node.bin / "nvidia-cuda-mps-control", script)
+    with served(rig, one_replica_each(4), env=timing(mps_command=60)) as program:
+        eventually((rig.mps_root / GPU / "pipe" / "control").exists, "the daemon")
+        with client(rig) as early:
+            assert early.ready()["devices"][0]["limit_bytes"] is None
+            assert not (rig.mps_root / ".ready").exists()
+            go.touch()
+            program.wait_for_code(Code.MPS_EARLY_CLIENT)
+            wait_until_ready(rig)
+            wait_until_gone(early.pid)
+        assert bare(rig).device["limit_bytes"] == 3840 * MIB
 
 
 # Shared memory

@@ -18,7 +18,12 @@ from gpuslice.mps.control import (
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
-from gpuslice.mps.default_limits import default_commands, max_threads_percent, set_defaults
+from gpuslice.mps.default_limits import (
+    default_commands,
+    max_threads_percent,
+    set_defaults,
+    set_first_defaults,
+)
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
@@ -147,7 +152,7 @@ class ManagedDaemon:
             raise
         # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
-        await self._set_defaults(wanted)
+        await self._set_first_defaults(wanted)
         await self._control.ping()
         log.info(
             Code.MPS_STARTED,
@@ -235,6 +240,18 @@ class ManagedDaemon:
         self._defaults = None
         await set_defaults(self._control, wanted, self.serves)
         self._defaults = commands
+
+    async def _set_first_defaults(self, wanted: DaemonSpec) -> None:
+        if wanted.merges:
+            return
+        try:
+            await set_first_defaults(self._control, wanted, self.serves)
+        except MpsTimeout:
+            raise  # it may still come up, and is adopted then
+        except MpsUnavailable:
+            await self._quit()
+            raise
+        self._defaults = default_commands(wanted, self.serves)
 
     async def _until_it_fails(self) -> None:
         while True:
