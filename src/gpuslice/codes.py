@@ -142,8 +142,11 @@ class Code(StrEnum):
         "MPSFilesRemoved",
         "A container replaced files of an MPS control daemon; they were removed.",
     )
-    MPS_SHM_FAILED = "MPSSharedMemoryFailed", "Shared memory of a daemon cannot be removed."
-    MPS_SHM_NOT_BOUNDED = (
+    MPS_SHARED_MEMORY_FAILED = (
+        "MPSSharedMemoryFailed",
+        "Shared memory of a daemon cannot be removed.",
+    )
+    MPS_SHARED_MEMORY_NOT_BOUNDED = (
         "MPSSharedMemoryNotBounded",
         "Shared memory of a daemon has no size limit of its own.",
     )

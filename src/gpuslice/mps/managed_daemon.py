@@ -334,7 +334,7 @@ class ManagedDaemon:
         if not bounded:
             self._conditions.set(
                 _SHM,
-                Code.MPS_SHM_NOT_BOUNDED,
+                Code.MPS_SHARED_MEMORY_NOT_BOUNDED,
                 "the shared memory of the MPS control daemon has no size limit of its own",
                 f'mount the MPS root at {self._paths.root} with mountPropagation "Bidirectional"',
                 level=LogLevel.WARNING,
@@ -347,7 +347,7 @@ class ManagedDaemon:
             remove_shm(self._paths)
         except OSError as error:
             log.warning(
-                Code.MPS_SHM_FAILED,
+                Code.MPS_SHARED_MEMORY_FAILED,
                 "cannot remove the shared memory of the MPS control daemon",
                 resource=self.wanted.resource,
                 directory=self._paths.shm,

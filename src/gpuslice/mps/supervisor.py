@@ -88,7 +88,7 @@ class Supervisor:
                 remove_shm(paths)
             except OSError as error:
                 log.warning(
-                    Code.MPS_SHM_FAILED,
+                    Code.MPS_SHARED_MEMORY_FAILED,
                     "cannot remove shared memory that is not in use any more",
                     resource=resource,
                     directory=paths.shm,
