@@ -74,6 +74,7 @@ EXAMPLES = {
         {"CUDA_MPS_PIPE_DIRECTORY": f"/mps/{SHARED}/pipe"},
         mounts=[
             (f"/run/nvidia/mps/{SHARED}/pipe", f"/mps/{SHARED}/pipe"),
+            ("/run/nvidia/mps/shm", "/dev/shm"),  # the accepted difference is taken back
         ],
         cdi=[f"{CDI}/gpu={{gpu}}"],
         sharing={"mps": four(rename=True)},

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
@@ -73,6 +74,11 @@ def allocations_agree(
     return expected
 
 
+def _of_the_node(host: str, container: str) -> str:
+    """<mps-root>/<resource>/shm as <mps-root>/shm; a resource has two parts."""
+    return str(Path(host).parents[2] / "shm") if container == _DEV_SHM else host
+
+
 def plain(
     answer: api.ContainerAllocateResponse, pair: Pair, accepted: Collection[Difference] = ()
 ) -> Plain:
@@ -87,7 +93,7 @@ def plain(
     ]
     mounts = [(m.host_path, m.container_path, m.read_only) for m in answer.mounts]
     if MPS_SHM in accepted:
-        mounts = [mount for mount in mounts if mount[1] != _DEV_SHM]
+        mounts = [(_of_the_node(*mount[:2]), *mount[1:]) for mount in mounts]
     # NODE_ONCE
     nodes = list(
         dict.fromkeys((d.host_path, d.container_path, d.permissions) for d in answer.devices)
