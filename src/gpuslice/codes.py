@@ -33,6 +33,7 @@ class Code(StrEnum):
         "NestedFileNotWritten",
         "The list of GPUs for a nested node cannot be written.",
     )
+    NESTED_FILE_REMOVED = "NestedFileRemoved", "A list of GPUs that no container uses was removed."
     ALLOCATED = "Allocated", "A container got devices."
     PREFERENCE_FAILED = (
         "PreferenceFailed",
@@ -50,7 +51,9 @@ class Code(StrEnum):
         "A device plugin server restarts, for example because the kubelet restarted.",
     )
     SOCKET_NOT_CREATED = "SocketNotCreated", "The socket of a resource cannot be created."
+    STALE_SOCKET_REMOVED = "StaleSocketRemoved", "A socket of a killed agent was removed."
     ALREADY_SERVED = "AlreadyServed", "Another process serves the same resource."
+    DIRECTORY_LOCKED = "DirectoryLocked", "Another process locks a directory for too long."
     DEVICE_LIST_SENT = "DeviceListSent", "A device list was sent to the kubelet."
     ADVERTISED = "Advertised", "A GPU or MIG device is advertised under a resource name."
     RESOURCE_WITHDRAWN = "ResourceWithdrawn", "A resource is no longer advertised."
@@ -138,6 +141,22 @@ class Code(StrEnum):
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
+    MPS_EARLY_CLIENT = (
+        "MPSEarlyClient",
+        "A program used an MPS control daemon before its limits were set, and is ended.",
+    )
+    MPS_FILES_REMOVED = (
+        "MPSFilesRemoved",
+        "A container replaced files of an MPS control daemon; they were removed.",
+    )
+    MPS_SHARED_MEMORY_FAILED = (
+        "MPSSharedMemoryFailed",
+        "Shared memory of a daemon cannot be removed.",
+    )
+    MPS_SHARED_MEMORY_NOT_BOUNDED = (
+        "MPSSharedMemoryNotBounded",
+        "Shared memory of a daemon has no size limit of its own.",
+    )
     SELINUX_LABEL_FAILED = "SELinuxLabelFailed", "SELinux may keep containers from MPS."
     MARKER_NOT_WRITTEN = "MarkerNotWritten", "A file that marks the state cannot be updated."
     NOTHING_TO_RUN = "NothingToRun", "No resource is shared by MPS."

@@ -59,7 +59,7 @@ def mps(whole: DaemonSetAgent) -> Iterator[Mps]:
     """The daemon of the shared resource, where NVIDIA's has its pipe. Not started yet."""
     node = whole.node
     pipe = f"/run/nvidia/mps/{SHARED}/pipe"
-    node.run(["mkdir", "-p", pipe, "/run/nvidia/mps/shm"])
+    node.run(["mkdir", "-p", pipe, f"/run/nvidia/mps/{SHARED}/shm"])
     daemon = node.mps_daemon("mps-shared", pipe)
     yield daemon
     daemon.stop()

@@ -12,6 +12,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Kubelet, Pod
+from tests.timing import timing
 
 from .conftest import MakeRig
 from .rig import AGENT, GPU, PLUGIN, RESOURCE, Rig
@@ -259,3 +260,21 @@ def test_a_list_that_cannot_be_written_rejects_the_container_with_a_reason(host:
         assert host.healthy(GPU) == gpus
         directory.unlink()
         assert host.allocate(GPU, min(gpus)).envs[VARIABLE] == min(gpus)
+
+
+def test_lists_that_no_container_uses_are_removed(host: Rig) -> None:
+    directory = host.directory / "nested"
+    flags = ("--nested=host", f"--nested-dir={directory}")
+    with host.plugin(*flags, env=timing(nested_file_scan=0.2, nested_file_keep=0.5)) as plugin:
+        host.kubelet.wait_for(GPU)
+        pods = [Pod(name, [Container("main", {GPU: 1})]) for name in ("stays", "ends")]
+        stays, ends = (
+            Path(host.kubelet.admit(pod)[0].response.mounts[0].host_path) for pod in pods
+        )
+        host.kubelet.remove(pods[1])
+        plugin.wait_for_code(Code.NESTED_FILE_REMOVED, ends.name)
+        assert not ends.exists()
+        assert stays.exists()
+        # The kubelet may give the same GPU again.
+        [again] = host.kubelet.admit(pods[1])
+        assert Path(again.response.mounts[0].host_path).exists()

@@ -79,7 +79,7 @@ def test_the_answer_names_the_daemon_of_the_resource_and_the_limits(rig: Rig) ->
         }
         assert [(m.host_path, m.container_path, m.read_only) for m in answer.mounts] == [
             (f"{rig.mps_root}/{SHARED}/pipe", f"/mps/{SHARED}/pipe", False),
-            (f"{rig.mps_root}/shm", "/dev/shm", False),
+            (f"{rig.mps_root}/{SHARED}/shm", "/dev/shm", False),
         ]
 
 

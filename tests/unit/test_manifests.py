@@ -23,8 +23,8 @@ KUBELET = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 HOST_PATHS = {
     "gpuslice-agent": {"/run/nvidia-mps"},
     "gpushare-device-plugin-ds": {"/root/nvidia-mps"},
-    "nvidia-device-plugin-daemonset": {"/run/nvidia/mps", "/run/nvidia/mps/shm"},
-    "nvidia-device-plugin-mps-control-daemon": {"/run/nvidia/mps", "/run/nvidia/mps/shm"},
+    "nvidia-device-plugin-daemonset": {"/run/nvidia/mps"},
+    "nvidia-device-plugin-mps-control-daemon": {"/run/nvidia/mps"},
     "gpuslice-nested-host": {NESTED_DIRECTORY},
     "gpuslice-nested-guest": {str(Path(NESTED_MOUNT).parent)},
 }

@@ -50,6 +50,9 @@ class Timing:
     mps_exit: float = 5.0
     # Until a configuration that is being read or checked counts as invalid.
     config_check: float = 30.0
+    # Search for lists of nested nodes that no container uses, and how long to keep them at least.
+    nested_file_scan: float = 600.0
+    nested_file_keep: float = 3600.0
     # Until a program starts without the label of its node.
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.

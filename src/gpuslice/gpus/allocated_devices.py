@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import NESTED_ENV, NESTED_MOUNT, Settings
+from gpuslice.files.untrusted import FileTooLarge, NotRegularFile, read_untrusted
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.slicing.allocated_devices import allocated_gpus, missing
 from gpuslice.slicing.allocated_list import (
@@ -99,7 +98,16 @@ def _parsed(text: str, field: str, value: object) -> tuple[str, ...]:
 
 def _read(path: Path) -> str:
     try:
-        content = _read_regular_file(path)
+        # Links are allowed: whoever runs the nested node names this path.
+        content = read_untrusted(path, LONGEST_BYTES, follow_links=True)
+    except NotRegularFile as error:
+        raise AllocatedDevicesUnreadable(
+            "nested-env", path, "this is not a regular file; name the file that lists the GPUs"
+        ) from error
+    except FileTooLarge as error:
+        raise AllocatedDevicesUnreadable(
+            "nested-env", path, f"{error.strerror}; name the file that lists the GPUs"
+        ) from error
     except OSError as error:
         raise AllocatedDevicesUnreadable(
             "nested-env",
@@ -107,31 +115,9 @@ def _read(path: Path) -> str:
             f"the file cannot be read ({error.strerror}); mount it from the host node, or unset "
             "nested=guest if this is not a nested node",
         ) from error
-    if content is None:
-        raise AllocatedDevicesUnreadable(
-            "nested-env", path, "this is not a regular file; name the file that lists the GPUs"
-        )
-    if len(content) > LONGEST_BYTES:
-        raise AllocatedDevicesUnreadable(
-            "nested-env",
-            path,
-            f"the file has more than {LONGEST_BYTES} bytes; name the file that lists the GPUs",
-        )
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise AllocatedDevicesUnreadable(
             "nested-env", path, f"the file is not UTF-8 at byte {error.start}; use plain text"
         ) from error
-
-
-def _read_regular_file(path: Path) -> bytes | None:
-    """None if it is not a regular file. Does not block if it is a named pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(LONGEST_BYTES + 1)
-    finally:
-        os.close(descriptor)

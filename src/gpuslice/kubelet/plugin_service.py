@@ -55,7 +55,7 @@ class Resource(Protocol):
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> list[str]: ...
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
         """Raises Refused."""
         ...
 
@@ -96,13 +96,18 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
 
 
 class DevicePluginService:
-    """`streams_ended` is called when the last open ListAndWatch stream has ended."""
+    """`stream_ended` is called when the kubelet's ListAndWatch stream has ended.
+
+    Other clients may have streams as well, and gRPC does not tell clients of a socket apart. The
+    kubelet opens its stream when it is asked to register the resource, so the first stream after
+    that is the kubelet's.
+    """
 
     def __init__(
         self,
         resource: Resource,
         encoder: DeviceListEncoder,
-        streams_ended: Callable[[], None],
+        stream_ended: Callable[[], None],
         metrics: Metrics,
         refusal_delay: RefusalDelay,
     ) -> None:
@@ -110,9 +115,16 @@ class DevicePluginService:
         self._encoder = encoder
         self._metrics = metrics
         self._refusal_delay = refusal_delay
-        self._streams_ended = streams_ended
-        self._streams = 0
+        self._stream_ended = stream_ended
+        self._kubelet_is_next = False
+        # Which registration the kubelet's stream belongs to.
+        self._registration = 0
         self._closing = False
+
+    def registering(self) -> None:
+        """Call it before each registration. The stream of an earlier one does not matter then."""
+        self._registration += 1
+        self._kubelet_is_next = True
 
     def end_streams(self) -> None:
         """Ends every open stream without an error."""
@@ -128,16 +140,16 @@ class DevicePluginService:
 
     async def list_and_watch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:
         del request, context
-        self._streams += 1
+        is_kubelet, self._kubelet_is_next = self._kubelet_is_next, False
+        registration = self._registration
         try:
             async for groups in self._resource.devices.watch(until=lambda: self._closing):
                 devices = self._encoder.encode(groups)
                 log.debug(Code.DEVICE_LIST_SENT, "sending device list", bytes=len(devices))
                 yield devices
         finally:
-            self._streams -= 1
-            if self._streams == 0:
-                self._streams_ended()
+            if is_kubelet and registration == self._registration:
+                self._stream_ended()
 
     async def prefer(self, raw: bytes, context: Context) -> api.PreferredAllocationResponse:
         request = await self._decoded(api.PreferredAllocationRequest, raw, context)
@@ -162,7 +174,7 @@ class DevicePluginService:
         request = await self._decoded(api.AllocateRequest, raw, context)
         containers = [list(container.devices_ids) for container in request.container_requests]
         try:
-            answers = self._resource.allocate(containers)
+            answers = await self._resource.allocate(containers)
         except Refused as refusal:
             name = self._resource.name
             log.warning(refusal.code, "Allocate rejected", resource=name, reason=refusal)

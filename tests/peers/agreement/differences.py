@@ -46,6 +46,11 @@ MPS_LIMITS = Difference(
     "MPS containers get their own limits and see their own GPU only; NVIDIA's leaves both to the "
     "daemon's defaults, and a container sees every GPU of the daemon",
 )
+MPS_SHM = Difference(
+    "mps-shm",
+    "each MPS daemon and its containers have a /dev/shm of their own; NVIDIA's has one for all "
+    "daemons of the node, so that containers read and remove files of each other",
+)
 MPS_PRE_START = Difference(
     "mps-pre-start",
     "the kubelet is told to ask before every start of an MPS container, as its limits hold only "
@@ -187,6 +192,7 @@ ACCEPTED = (
     REMEDY,
     NO_SENSE,
     MPS_LIMITS,
+    MPS_SHM,
     MPS_PRE_START,
     MPS_DAEMON_DOWN,
     MPS_SEVERAL,

@@ -26,6 +26,7 @@ from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
 from gpuslice.programs.agent.list_watch import watch_list
 from gpuslice.programs.agent.metrics_reader import MetricsReader
+from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
@@ -111,6 +112,7 @@ class Agent:
             try:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
+                tasks.create_task(NestedFileCollector(state, timing).run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(
                     scan_for_changes(

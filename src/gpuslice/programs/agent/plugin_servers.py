@@ -12,6 +12,7 @@ from gpuslice.config.timing import Timing
 from gpuslice.files.directory_watch import watch_directory
 from gpuslice.kubelet.live_socket import is_served
 from gpuslice.kubelet.plugin_server import PluginServer
+from gpuslice.kubelet.stale_sockets import remove_stale_sockets
 from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
@@ -20,7 +21,10 @@ from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin, pre_start_required
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.pool import Pool
+from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
+
+log = Logger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ class PluginServers:
         for name in [name for name in self._running if name not in kept]:
             await self._stop(name)
         if moved:
+            await self._remove_stale_sockets(socket, {socket_name(name) for name in pools})
             self._watch(socket)
         for name in kept:
             self._running[name].plugin.replace(pools[name], plan)
@@ -94,6 +99,22 @@ class PluginServers:
         del before, after
         for running in self._running.values():
             running.plugin.refresh()
+
+    async def _remove_stale_sockets(self, kubelet_socket: str, served: set[str]) -> None:
+        """An agent that was killed may have served other resources. Servers replace their own."""
+        if not kubelet_socket:
+            return
+        directory = Path(kubelet_socket).parent
+        try:
+            removed = await asyncio.to_thread(remove_stale_sockets, directory, served)
+        except OSError:
+            return  # servers that need the directory or its lock report that
+        for name in removed:
+            log.info(
+                Code.STALE_SOCKET_REMOVED,
+                "removed a socket that a killed agent left behind",
+                socket=directory / name,
+            )
 
     def _watch(self, kubelet_socket: str) -> None:
         """One inotify watch for all servers: the kernel limits their number."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from gpuslice.codes import Code
@@ -91,12 +92,17 @@ class PoolPlugin:
             self._pool, plan.topology, plan.settings.policy, available, must_include, size
         )
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+        pool, injection = self._pool, self._plan.injection
         try:
-            grants = [grant(self._pool, ids) for ids in containers]
+            grants = [grant(pool, ids) for ids in containers]
             for granted in grants:
                 self._check_healthy(granted)
-            edits = container_edits(grants, self._plan.injection)
+            if pool.nested:
+                # It writes files, and a disk or a lock must not stop the other resources.
+                edits = await asyncio.to_thread(container_edits, grants, injection)
+            else:
+                edits = container_edits(grants, injection)
         except (GrantRefused, NestedFileError) as refusal:
             raise Refused(
                 refusal.code, f'invalid allocation request for "{self.name}": {refusal}'

@@ -85,9 +85,9 @@ def test_what_cdi_does_not_describe_is_unhealthy_and_refused(
         del state
         assert healthy(plugin) == described
         with pytest.raises(Refused, match="no CDI specification describes") as refused:
-            plugin.allocate([missing])
+            await plugin.allocate([missing])
         assert refused.value.code is Code.CDI_DEVICE_MISSING
-        [edits] = plugin.allocate([described])
+        [edits] = await plugin.allocate([described])
         assert edits.cdi_devices == ("nvidia.com/gpu=GPU-b",)
 
     run(described_by_cdi(make(Settings(rules=rules))), scenario)
@@ -111,12 +111,12 @@ def test_devices_of_an_unhealthy_gpu_are_refused_and_their_containers_wait(rules
         sick, well = [next(iter(part.ids)) for part in plugin.pool.parts]
         state.add_fault(Fault(Code.XID, "XID 79", "GPU-a", xid=79))
         with pytest.raises(Refused, match=r"GPU 0 .* is unhealthy: XID 79") as refused:
-            plugin.allocate([[well], [sick]])
+            await plugin.allocate([[well], [sick]])
         assert refused.value.code is Code.XID
         with pytest.raises(Refused, match="the container waits") as waits:
             await plugin.pre_start([sick])
         assert waits.value.code is Code.XID
-        plugin.allocate([[well]])
+        await plugin.allocate([[well]])
         await plugin.pre_start([well])
         assert plugin.pre_start_required is (rules.memory is not None)
 
@@ -127,7 +127,7 @@ def test_refusals_name_the_resource_in_nvidias_words() -> None:
     async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
         del state
         with pytest.raises(Refused) as refused:
-            plugin.allocate([["GPU-b"], ["GPU-x"]])
+            await plugin.allocate([["GPU-b"], ["GPU-x"]])
         assert refused.value.code is Code.UNKNOWN_DEVICE
         assert str(refused.value).startswith(
             'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: '
