@@ -6,10 +6,12 @@ SHELL := /bin/bash
 VENV  := .venv
 RUN   := $(VENV)/bin
 STAMP := $(VENV)/.synced
+# Duration of the trouble of `make soak`.
+SOAK_SECONDS ?= 600
 # uv from PATH, or from PyPI in a private environment. The Python of the system does not change.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster image install lint format proto docs bench clean
+.PHONY: help setup demo test soak peers e2e cluster image install lint format proto docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -36,6 +38,9 @@ peers: setup ## test with NVIDIA's own programs on the simulated driver (needs r
 
 e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; builds are cached)
 	@$(RUN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/cluster
+
+soak: setup ## trouble of every kind at once on a simulated node, for SOAK_SECONDS (needs root)
+	@$(RUN)/python -m tests.soak --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
 
 cluster: setup ## run a real cluster with two simulated GPU nodes until Ctrl-C (needs root and Go)
 	@$(RUN)/python -m tests.cluster.harness $(NODES)

@@ -11,9 +11,8 @@ from gpuslice_sim.kubelet import Allocation
 from gpuslice_sim.process import BackgroundProcess
 from tests.node.rig import RESOURCE
 
-from .node import CAPACITY, MEMORY_UNITS, SHARED, SoakNode
+from .node import CAPACITY, GPU_MIB, MEMORY_UNITS, SHARED, SoakNode
 
-GIB_MIB = 1024
 SETTLE_SECONDS = 90.0
 # A busy gRPC and the allocator of Python keep some.
 MORE_THREADS, MORE_DESCRIPTORS, MORE_MIB = 12, 6, 12
@@ -23,7 +22,7 @@ class Violation(Exception):
     """Something is wrong that must never be."""
 
 
-def check_grant(node: SoakNode, allocation: Allocation) -> None:
+def check_grant(allocation: Allocation) -> None:
     """A container gets what it requested, from one GPU, and is limited to it."""
     separator = "-_-" if allocation.resource == RESOURCE else "::"
     gpus = {one.partition(separator)[0] for one in allocation.ids}
@@ -34,8 +33,7 @@ def check_grant(node: SoakNode, allocation: Allocation) -> None:
     if env.get("NVIDIA_VISIBLE_DEVICES") != uuid:
         raise Violation(f"{allocation.ids} became {env.get('NVIDIA_VISIBLE_DEVICES')}")
     count = len(allocation.ids)
-    total = node.rig.node.gpu(uuid).memory_total_bytes >> 20
-    share = GIB_MIB if allocation.resource == RESOURCE else total // CAPACITY[SHARED]
+    share = 1024 if allocation.resource == RESOURCE else GPU_MIB // CAPACITY[SHARED]
     if env.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT") != f"{uuid}={count * share}M":
         raise Violation(f"{count} of {allocation.resource} are limited by {env}")
     whole = MEMORY_UNITS if allocation.resource == RESOURCE else CAPACITY[SHARED]

@@ -18,6 +18,7 @@ from tests.surroundings import free_address
 from tests.timing import timing
 
 PROFILE = "v100x4"
+GPU_MIB = 32768
 SHARED = "nvidia.com/gpu.shared"
 # By resource: how many devices it has, and how many on each GPU.
 MEMORY_UNITS, REPLICAS = 32, 4

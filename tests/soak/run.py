@@ -82,7 +82,7 @@ class Soak:
         pod = Pod(f"pod-{self.happened.total()}", [Container("main", {resource: units})])
         try:
             for allocation in self._node.rig.kubelet.admit(pod):
-                check_grant(self._node, allocation)
+                check_grant(allocation)
         except AdmissionError:
             self.happened["pods rejected"] += 1
             return

@@ -66,7 +66,7 @@ async def run_driver_program(
     without costing us anything. Output beyond the size is lost.
     """
     # By our own PATH: the environment of the program may have none.
-    program = shutil.which(argv[0])
+    program = shutil.which(argv[0]) or shutil.which(argv[0], mode=os.F_OK)
     if program is None:
         raise ProgramMissing
     with (
