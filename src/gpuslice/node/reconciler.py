@@ -22,6 +22,7 @@ from gpuslice.node.errors import (
     NoGpus,
     ProgramError,
 )
+from gpuslice.node.free_memory import return_free_memory
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.node.time_limit import TimeLimit
@@ -278,7 +279,8 @@ class Reconciler(Generic[P]):
             return await self._loading.run(self._load)
         except Exception as error:  # noqa: BLE001 (the last good settings stay in force)
             self._reject(error)
-            return None
+        await asyncio.to_thread(return_free_memory)
+        return None
 
     def _accept(self, loaded: Loaded) -> None:
         self._metrics.reloaded(True)

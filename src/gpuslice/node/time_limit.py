@@ -35,7 +35,13 @@ class TimeLimit:
         if not waiting.done():
             waiting.cancel()
             raise TimeoutError(f"not finished after {self._seconds:g} s")
-        return waiting.result()
+        self._running = None
+        try:
+            return waiting.result()
+        finally:
+            # An error refers to this frame. If the frame referred to the error, both would stay in
+            # memory for a while, with all data of the work.
+            del waiting, result
 
 
 def _work(work: Callable[[], _T], result: Future[_T]) -> None:
