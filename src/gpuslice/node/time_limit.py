@@ -49,3 +49,5 @@ def _work(work: Callable[[], _T], result: Future[_T]) -> None:
         result.set_result(work())
     except BaseException as error:  # noqa: BLE001 (the caller gets it)
         result.set_exception(error)
+    finally:
+        del work, result  # as above

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import gc
 import threading
+import weakref
 
 import pytest
 
@@ -127,3 +130,30 @@ def test_work_that_hangs_occupies_one_thread_only() -> None:
         assert await limit.run(lambda: 7) == 7
 
     asyncio.run(asyncio.wait_for(main(), 60))
+
+
+def test_work_that_fails_leaves_nothing_in_memory() -> None:
+    """The data of a rejected file can be larger than the whole agent."""
+
+    class Data:
+        pass
+
+    left: list[weakref.ref[Data]] = []
+
+    def work() -> None:
+        data = Data()
+        left.append(weakref.ref(data))
+        raise ValueError
+
+    async def scenario() -> None:
+        limit = TimeLimit(90)
+        with contextlib.suppress(ValueError):
+            await limit.run(work)
+        await asyncio.sleep(0)
+        assert left[0]() is None
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
