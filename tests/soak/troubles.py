@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from tests.unit.config.hostile import HOSTILE
 
-from .node import GOOD, SoakNode
+from .node import GOOD, GPU_MIB, SoakNode
 
 End = Callable[[], None]
 Trouble = Callable[[SoakNode, random.Random], End]
@@ -52,12 +52,11 @@ def garble_gpu(node: SoakNode, rng: random.Random) -> End:
     """NVML reports nonsense about one GPU, or an error."""
     sim, gpu = node.rig.node, rng.randrange(GPUS)
     key = f"gpu.{gpu}.memory.total"
-    usual = sim.state.values()[key]
     if rng.random() < 0.5:
         sim.faults.call(gpu, "nvmlDeviceGetName", "UNKNOWN")
         return lambda: sim.faults.call(gpu, "nvmlDeviceGetName", None)
     sim.set({key: rng.choice([0, ABSURD_BYTES])})
-    return lambda: sim.set({key: usual})
+    return lambda: sim.set({key: GPU_MIB << 20})
 
 
 def xid(node: SoakNode, rng: random.Random) -> End:
