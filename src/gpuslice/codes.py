@@ -79,6 +79,7 @@ class Code(StrEnum):
     # Rules that do not fit the node
     NOTHING_TO_ADVERTISE = "NothingToAdvertise", "No GPU of the node can be advertised."
     TOO_MANY_DEVICES = "TooManyDevices", "The device list exceeds the kubelet's message limit."
+    NUMA_NODES_OMITTED = "NUMANodesOmitted", "The device list has no room for NUMA nodes."
     CONFLICTING_RULES = "ConflictingRules", "Two rules claim a device or a resource name."
     MIG_NOT_UNIFORM = "MIGNotUniform", "migStrategy single needs identical MIG devices."
     MIG_NOT_SLICEABLE = "MIGNotSliceable", "A GPU in MIG mode cannot be sliced by memory."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuslice.codes import Code
 from gpuslice.slicing.device import mig_devices, whole
@@ -73,12 +74,24 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
     pool = Pool(
         rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit, advertise=rule.advertise
     )
-    return _checked(pool, rule), notices
+    fitting = _fitting(pool, rule)
+    if fitting != pool:
+        notices.append(
+            Notice(
+                Code.NUMA_NODES_OMITTED,
+                f"{rule.resource}: with NUMA nodes, the list of {pool.count} devices would be too "
+                "long for the kubelet. Use a larger memory unit to advertise them",
+            )
+        )
+    return fitting, notices
 
 
-def _checked(pool: Pool, rule: MemoryRule) -> Pool:
-    if pool.list_bytes() <= MESSAGE_LIMIT_BYTES:
-        return pool
+def _fitting(pool: Pool, rule: MemoryRule) -> Pool:
+    """Without NUMA nodes if the device list is too long with them: they are only a hint."""
+    parts = tuple(replace(part, numa_node=None) for part in pool.parts)
+    for candidate in (pool, replace(pool, parts=parts)):
+        if candidate.list_bytes() <= MESSAGE_LIMIT_BYTES:
+            return candidate
     raise SlicingError(
         Code.TOO_MANY_DEVICES,
         f"memory unit {rule.unit} makes {pool.count} devices of this node: their list takes "

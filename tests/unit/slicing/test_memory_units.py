@@ -86,6 +86,19 @@ def test_units_have_the_numa_node_of_their_gpu() -> None:
     assert [part.numa_node for part in pool.parts] == [1, None]
 
 
+def test_numa_nodes_are_omitted_if_the_list_has_no_room_for_them() -> None:
+    gpus = [replace(gpu(minor, 46_068), numa_node=minor // 2) for minor in range(4)]
+    pool, notices = memory_pool(gpus, MemoryRule(unit=MIB))
+    assert pool is not None
+    assert {part.numa_node for part in pool.parts} == {None}
+    assert pool.list_bytes() <= MESSAGE_LIMIT_BYTES
+    assert [notice.code for notice in notices] == [Code.NUMA_NODES_OMITTED]
+    pool, notices = memory_pool(gpus, MemoryRule(unit=MemoryUnit(2)))
+    assert pool is not None
+    assert {part.numa_node for part in pool.parts} == {0, 1}
+    assert notices == []
+
+
 def test_a_list_that_is_too_long_is_refused_with_a_unit_that_fits() -> None:
     gpus = [gpu(n, 81920) for n in range(8)]
     with pytest.raises(SlicingError, match="memory unit MiB makes 655360 devices") as error:
