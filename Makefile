@@ -6,10 +6,12 @@ SHELL := /bin/bash
 VENV  := .venv
 RUN   := $(VENV)/bin
 STAMP := $(VENV)/.synced
+# Duration of the trouble of `make soak`.
+SOAK_SECONDS ?= 600
 # uv from PATH, or from PyPI in a private environment. The Python of the system does not change.
 UV    := $(or $(shell command -v uv),.tools/uv/bin/uv)
 
-.PHONY: help setup demo test peers e2e cluster image lint format proto docs bench clean
+.PHONY: help setup demo test soak peers e2e cluster image install lint format proto docs bench clean
 
 help: ## list the targets
 	@grep -hE '^[a-z0-9]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -37,11 +39,17 @@ peers: setup ## test with NVIDIA's own programs on the simulated driver (needs r
 e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; builds are cached)
 	@$(RUN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/cluster
 
+soak: setup ## trouble of every kind at once on a simulated node, for SOAK_SECONDS (needs root)
+	@$(RUN)/python -m tests.soak --seconds $(SOAK_SECONDS) $(if $(SEED),--seed $(SEED))
+
 cluster: setup ## run a real cluster with two simulated GPU nodes until Ctrl-C (needs root and Go)
 	@$(RUN)/python -m tests.cluster.harness $(NODES)
 
-image: setup ## build the container image as one file in dist/ (needs Debian's apt-get, not Docker)
-	@$(RUN)/python -m deploy.image
+image: setup ## build the container image as one file in dist/ (IMAGE=registry/name:tag PUSH=1 pushes it)
+	@$(RUN)/python -m deploy.image $(if $(IMAGE),--name='$(IMAGE)') $(if $(PUSH),--push) $(if $(PLAIN_HTTP),--plain-http)
+
+install: setup ## apply the manifests with IMAGE=registry/name:tag (PROGRAM=agent NESTED=host DRY_RUN=1)
+	@$(RUN)/python -m deploy.install --image='$(IMAGE)' $(if $(PROGRAM),--program='$(PROGRAM)') $(if $(NESTED),--nested='$(NESTED)') $(if $(DRY_RUN),--dry-run)
 
 lint: setup ## run ruff, mypy --strict and import contracts
 	@$(RUN)/ruff format --check -q . || { echo "run: make format" >&2; exit 1; }

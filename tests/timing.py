@@ -11,10 +11,13 @@ QUICK = {
     "gpu_probe": 0.3,
     "gpu_event_retry": 0.1,
     "usage_poll": 0.2,
+    "usage_settle": 0.05,
+    "refusal": 0.02,
     "mps_probe": 0.3,
     "mps_daemon_probe": 0.3,
     "mps_restart": 0.05,
     "directory_resync": 1.0,
+    "metrics_cache": 0.001,
 }
 
 

@@ -26,9 +26,15 @@ from .wheels import install_gpuslice, install_requirements, locked_requirements,
 
 
 def build_image(
-    target: Path | None = None, *, say: Say = to_stderr, cache: Path | None = None
+    target: Path | None = None,
+    *,
+    name: str | None = None,
+    say: Say = to_stderr,
+    cache: Path | None = None,
 ) -> Path:
     """Writes the image for the architecture of this machine to `target`, and returns its path.
+
+    `name` is the name under which engines store it; the manifests have the default.
 
     Takes half a minute the first time, and some seconds if nothing changed.
     """
@@ -41,7 +47,7 @@ def build_image(
     settings = image_settings(project, platform)
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
-        write_complete(target, partial(write_image, image_name(project), settings, layers))
+        write_complete(target, partial(write_image, name or image_name(project), settings, layers))
     except OSError as error:
         raise ImageBuildError(
             f"{target} cannot be written ({error.strerror}): use another file with --output"

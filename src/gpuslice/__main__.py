@@ -1,6 +1,6 @@
 """`python -m gpuslice`."""
 
-from gpuslice.cli.main import main
+from gpuslice.cli.entry_points import gpuslice
 
 if __name__ == "__main__":
-    main()
+    gpuslice()

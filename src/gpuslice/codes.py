@@ -24,11 +24,16 @@ class Code(StrEnum):
     DUPLICATE_DEVICE = "DuplicateDevice", "A request names a device more than once."
     UNKNOWN_DEVICE = "UnknownDevice", "A request names a device that this node does not advertise."
     REQUEST_TOO_LARGE = "RequestTooLarge", "A container requests several shares and can get one."
+    REQUEST_TOO_LONG = (
+        "RequestTooLong",
+        "A request has more bytes than one that names every device of the resource.",
+    )
     SPANS_GPUS = "SpansGPUs", "A request spans several GPUs and must lie on one."
     NESTED_FILE_NOT_WRITTEN = (
         "NestedFileNotWritten",
         "The list of GPUs for a nested node cannot be written.",
     )
+    NESTED_FILE_REMOVED = "NestedFileRemoved", "A list of GPUs that no container uses was removed."
     ALLOCATED = "Allocated", "A container got devices."
     PREFERENCE_FAILED = (
         "PreferenceFailed",
@@ -46,7 +51,9 @@ class Code(StrEnum):
         "A device plugin server restarts, for example because the kubelet restarted.",
     )
     SOCKET_NOT_CREATED = "SocketNotCreated", "The socket of a resource cannot be created."
+    STALE_SOCKET_REMOVED = "StaleSocketRemoved", "A socket of a killed agent was removed."
     ALREADY_SERVED = "AlreadyServed", "Another process serves the same resource."
+    DIRECTORY_LOCKED = "DirectoryLocked", "Another process locks a directory for too long."
     DEVICE_LIST_SENT = "DeviceListSent", "A device list was sent to the kubelet."
     ADVERTISED = "Advertised", "A GPU or MIG device is advertised under a resource name."
     RESOURCE_WITHDRAWN = "ResourceWithdrawn", "A resource is no longer advertised."
@@ -72,6 +79,7 @@ class Code(StrEnum):
     # Rules that do not fit the node
     NOTHING_TO_ADVERTISE = "NothingToAdvertise", "No GPU of the node can be advertised."
     TOO_MANY_DEVICES = "TooManyDevices", "The device list exceeds the kubelet's message limit."
+    NUMA_NODES_OMITTED = "NUMANodesOmitted", "The device list has no room for NUMA nodes."
     CONFLICTING_RULES = "ConflictingRules", "Two rules claim a device or a resource name."
     MIG_NOT_UNIFORM = "MIGNotUniform", "migStrategy single needs identical MIG devices."
     MIG_NOT_SLICEABLE = "MIGNotSliceable", "A GPU in MIG mode cannot be sliced by memory."
@@ -81,6 +89,7 @@ class Code(StrEnum):
         "InvalidAllocatedDevices",
         "The list of GPUs of a nested node is missing or wrong.",
     )
+    NESTED_NOT_LIMITED = "NestedNotLimited", "A nested node cannot be limited to a share of a GPU."
     RULE_WITHOUT_EFFECT = "RuleWithoutEffect", "A rule matches no device of this node."
     DEVICE_NOT_FOUND = "DeviceNotFound", "A rule names a device that this node does not have."
 
@@ -90,8 +99,10 @@ class Code(StrEnum):
     GPU_NOT_WATCHED = "GPUNotWatched", "Errors of a GPU cannot be watched."
     CDI_DEVICE_MISSING = "CDIDeviceMissing", "No CDI specification describes a device."
     NODE_UNREADABLE = "NodeUnreadable", "The GPUs of the node cannot be read."
+    GPU_CHANGED = "GPUChanged", "A GPU changed, and the configuration does not fit it any more."
     FAULT_CLEARED = "FaultCleared", "A fault of a GPU is over."
     GPU_SKIPPED = "GPUSkipped", "A GPU is not advertised."
+    GPU_IMPLAUSIBLE = "GPUImplausible", "The driver reports what cannot be true about a GPU."
     MIG_DEVICE_SKIPPED = "MIGDeviceSkipped", "A MIG device is not advertised."
     NO_DEVICE_MEMORY = "NoDeviceMemory", "A GPU has no memory of its own."
     NO_XID_EVENTS = "NoXIDEvents", "A GPU does not report XIDs."
@@ -105,6 +116,7 @@ class Code(StrEnum):
     NO_DRIVER = "NoDriver", "The NVIDIA driver is not loaded or cannot be used."
     NO_GPUS = "NoGPUs", "The driver lists no GPU that can be used."
     DRIVER_FAILED = "DriverFailed", "The driver does not list its GPUs."
+    DRIVER_NOT_RESPONDING = "DriverNotResponding", "A call of the driver has not returned in time."
     DRIVER_REPLACED = "DriverReplaced", "Another driver is loaded; the program must restart."
 
     # CDI specifications
@@ -130,6 +142,22 @@ class Code(StrEnum):
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
+    MPS_EARLY_CLIENT = (
+        "MPSEarlyClient",
+        "A program used an MPS control daemon before its limits were set, and is ended.",
+    )
+    MPS_FILES_REMOVED = (
+        "MPSFilesRemoved",
+        "A container replaced files of an MPS control daemon; they were removed.",
+    )
+    MPS_SHARED_MEMORY_FAILED = (
+        "MPSSharedMemoryFailed",
+        "Shared memory of a daemon cannot be removed.",
+    )
+    MPS_SHARED_MEMORY_NOT_BOUNDED = (
+        "MPSSharedMemoryNotBounded",
+        "Shared memory of a daemon has no size limit of its own.",
+    )
     SELINUX_LABEL_FAILED = "SELinuxLabelFailed", "SELinux may keep containers from MPS."
     MARKER_NOT_WRITTEN = "MarkerNotWritten", "A file that marks the state cannot be updated."
     NOTHING_TO_RUN = "NothingToRun", "No resource is shared by MPS."
@@ -147,4 +175,13 @@ class Code(StrEnum):
 
     # The process
     METRICS_SERVED = "MetricsServed", "Metrics and probes are served at an address."
+    METRICS_UNAVAILABLE = (
+        "MetricsUnavailable",
+        "Requests for metrics or probes cannot be answered now.",
+    )
+    TOO_FEW_DESCRIPTORS = (
+        "TooFewDescriptors",
+        "The limit of open files is too low, or it is reached.",
+    )
+    STOP_FORCED = "StopForced", "A part of the program does not stop, and the process exits."
     STOPPED = "Stopped", "The program stopped after SIGTERM or SIGINT."

@@ -24,7 +24,7 @@ from tests.peers.build import Say
 
 from .build import Binaries, ClusterBuildError, get_binaries
 from .groups import ByCluster, group
-from .harness import TEST_IMAGE, Client, Cluster, ExistingCluster, NodeSpec
+from .harness import MPS_PIPE, TEST_IMAGE, Client, Cluster, ExistingCluster, NodeSpec
 from .harness.daemonset import DaemonSetAgent, grant_access
 from .harness.existing import IMAGE_VARIABLE, KUBECONFIG_VARIABLE
 
@@ -54,7 +54,9 @@ def image_archive(tmp_path_factory: pytest.TempPathFactory, say: Say) -> Path:
 
 @pytest.fixture(scope="session")
 def shared_cluster(binaries: Binaries, say: Say) -> Iterator[Cluster]:
-    nodes = [NodeSpec("node-a", "t4x2"), NodeSpec("node-b", "l40sx4")]
+    """Its nodes advertise all free units: tests place pods by themselves, and count."""
+    agent = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all")
+    nodes = [NodeSpec("node-a", "t4x2", agent=agent), NodeSpec("node-b", "l40sx4", agent=agent)]
     with Cluster(nodes, binaries=binaries, say=say) as cluster:
         yield cluster
 

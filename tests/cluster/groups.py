@@ -18,6 +18,7 @@ _GROUPS = (
         "test_units",
     ),
     ("test_labels", "test_node_config", "test_nvidia_*"),
+    ("test_advertising", "test_nested"),
     ("test_daemonsets",),
     ("*",),
 )

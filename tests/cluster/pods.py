@@ -19,7 +19,11 @@ _LIST = "trap exit TERM; ls /dev /dev/nvidia-caps 2>/dev/null; env; "
 _SAY = _LIST + "command -v simcuda >/dev/null && exec simcuda"
 _USE = ("sh", "-c", _SAY + " hold; echo {}; while :; do sleep 1; done")
 # Without MPS, CUDA would need more of the driver than a container of ours has.
-_SHOW = ("sh", "-c", _LIST + "cat /gpu.env 2>/dev/null; echo {}; sleep 100000 & wait")
+_SHOW = (
+    "sh",
+    "-c",
+    _LIST + "cat $NVIDIA_ALLOCATED_DEVICES_FILE </dev/null; echo {}; sleep 100000 & wait",
+)
 _LOOK = ("sh", "-c", _SAY + " info; echo {}")
 
 

@@ -14,6 +14,7 @@ from tests.peers.build import Say
 
 from .build import Binaries
 from .harness import Cluster, NodeSpec, eventually
+from .harness.daemonset import patch_pod
 from .harness.deployment import Deployment
 from .harness.kube import Object
 from .harness.node import MPS_PIPE
@@ -87,12 +88,12 @@ def test_an_upgrade_of_the_agent_leaves_pods_alone_and_books_nothing_twice(
     with Deployment(cluster, [*manifest("rbac.yaml"), *manifest("agent.yaml")]) as agents:
         agents.wait_for_pods("node-a", "node-b")
         for node in ("node-a", "node-b"):
-            cluster.wait_for_amount(node, 30)
+            cluster.wait_for_amount(node, 15)
         cluster.create(slice_pod("before", 9))
         cluster.wait_for_pod("before")
         first = container_status(cluster.pod("before"))
         agents.restart()
-        cluster.wait_for_amount("node-a", 30)
+        cluster.wait_for_amount("node-a", 9 + 15)
         cluster.create(slice_pod("after", 9))
         cluster.wait_for_pod("after")
         assert container_status(cluster.pod("before")) == first
@@ -105,7 +106,7 @@ def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> 
     with Deployment(cluster, [*manifest("rbac.yaml"), *manifest("agent.yaml")]) as agents:
         [pod, _] = agents.wait_for_pods("node-a", "node-b")
         node = pod["spec"]["nodeName"]
-        cluster.wait_for_amount(node, 30)
+        cluster.wait_for_amount(node, 15)
         cluster.node(node).run(["pkill", "-KILL", "-f", "gpuslice agent"])
 
         def restarted() -> bool:
@@ -113,7 +114,7 @@ def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> 
             return any(container_status(p)["restartCount"] == 1 for p in pods)
 
         eventually(restarted, "the kubelet has started the container again")
-        cluster.wait_for_amount(node, 30)
+        cluster.wait_for_amount(node, 15)
         cluster.create(slice_pod("train", 6, node))
         cluster.wait_for_pod("train")
         check_slice(cluster, node, "train", 6)
@@ -123,6 +124,7 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
     cluster: Cluster,
 ) -> None:
     things = with_variables(manifest("nvidia.yaml"), GPUSLICE_LABELS="node")
+    things += manifest("nvidia-labels.yaml")
     with Deployment(cluster, things) as plugin:
         plugin.wait_for_pods("node-a", "node-b")  # ready: by the kubelet's own probes
         for node in ("node-a", "node-b"):
@@ -157,8 +159,12 @@ def test_nvidias_daemonset_follows_the_label_of_the_node_with_the_rights_of_its_
 def test_nvidias_daemonset_gives_devices_by_cdi_from_a_driver_elsewhere(cluster: Cluster) -> None:
     """As with a driver that is itself a container: its root is not the node's."""
     root = f"{PLACE_IN_CONTAINERS}/root"
+    plain = manifest("nvidia.yaml")
+    for thing in plain:
+        if thing["kind"] == "DaemonSet":
+            patch_pod(thing["spec"]["template"]["spec"])
     things = with_variables(
-        manifest("nvidia.yaml"),
+        plain,
         DEVICE_LIST_STRATEGY="cdi-cri",
         NVIDIA_DRIVER_ROOT=root,
         NVIDIA_CDI_HOOK_PATH=str(cluster.binaries.peers.cdi_hook),
@@ -203,7 +209,7 @@ def test_nvidias_mps_daemonset_makes_replicas_of_a_gpu_add_up(
     set_labels(cluster, without_mps, **{CONFIG_LABEL: "merged"})
     with Deployment(cluster, plugin), Deployment(cluster, manifest("nvidia-mps.yaml")) as daemons:
         daemons.wait_for_pods("node-a", "node-b")
-        cluster.wait_for_amount(without_mps, 8, resource=SHARED)
+        cluster.wait_for_amount(without_mps, 4, resource=SHARED)  # of one GPU
         for name, replicas in (("one", 1), ("three", 3)):
             cluster.create(device_pod(name, without_mps, {SHARED: replicas}, mps=True))
             cluster.wait_for_pod(name)

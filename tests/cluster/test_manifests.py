@@ -10,7 +10,6 @@ import pytest
 import yaml
 
 from gpuslice.config.agent_options import OPTIONS
-from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY
 
 from .harness import RESOURCE, Client, eventually
 
@@ -123,8 +122,7 @@ def test_nvidias_daemonset_has_only_settings_that_the_agent_knows() -> None:
     assert env["CONFIG_FILE_SRCDIR"] in mounts
     # Containers get these from the host, by the same settings that the agent has.
     assert volumes[mounts["/mps"]]["hostPath"]["path"] == env["MPS_ROOT"]
-    assert volumes[mounts["/driver-root"]]["hostPath"]["path"] == env["NVIDIA_DRIVER_ROOT"]
-    for place in (*KUBELET_DIRECTORIES, CDI_DIRECTORY, NESTED_DIRECTORY):
+    for place in KUBELET_DIRECTORIES:
         assert volumes[mounts[place]]["hostPath"]["path"] == place
     [port] = container["ports"]
     assert env["GPUSLICE_METRICS_ADDRESS"] == f":{port['containerPort']}"

@@ -26,9 +26,12 @@ def test_a_nested_node_sees_all_gpus_and_offers_its_own(
     assert set(found.variables["NVIDIA_ALLOCATED_DEVICES"].split(",")) == own
     line = f"NVIDIA_ALLOCATED_DEVICES={found.variables['NVIDIA_ALLOCATED_DEVICES']}\n"
     assert found.text.count(line) == 2  # of the environment, and of the file
-    assert nvidia.kubectl("exec", "inner", "--", "cat", "/gpu.env") == line
+    place = found.variables["NVIDIA_ALLOCATED_DEVICES_FILE"]
+    assert nvidia.kubectl("exec", "inner", "--", "cat", place) == line
     with pytest.raises(RuntimeError, match="Read-only file system"):
-        nvidia.kubectl("exec", "inner", "--", "sh", "-c", "echo >> /gpu.env")
+        nvidia.kubectl("exec", "inner", "--", "sh", "-c", f"echo >> {place}")
+    # The path of the original plugin is free for the container.
+    nvidia.kubectl("exec", "inner", "--", "sh", "-c", "echo > /gpu.env")
 
     nvidia.delete_pods("inner")
     file = whole.node.directory / "gpu.env"

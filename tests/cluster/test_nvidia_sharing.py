@@ -18,7 +18,7 @@ GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
 MIB = 1 << 20
 
 
-def sharing(strategy: str, replicas: int, **options: bool) -> str:
+def sharing(strategy: str, replicas: int, **options: bool | str) -> str:
     extra = "".join(f"    {name}: {str(value).lower()}\n" for name, value in options.items())
     entry = f"      - {{name: {GPU}, replicas: {replicas}}}\n"
     return f"version: v1\nsharing:\n  {strategy}:\n{extra}    resources:\n{entry}"
@@ -59,7 +59,7 @@ def mps(whole: DaemonSetAgent) -> Iterator[Mps]:
     """The daemon of the shared resource, where NVIDIA's has its pipe. Not started yet."""
     node = whole.node
     pipe = f"/run/nvidia/mps/{SHARED}/pipe"
-    node.run(["mkdir", "-p", pipe, "/run/nvidia/mps/shm"])
+    node.run(["mkdir", "-p", pipe, f"/run/nvidia/mps/{SHARED}/shm"])
     daemon = node.mps_daemon("mps-shared", pipe)
     yield daemon
     daemon.stop()
@@ -69,7 +69,7 @@ def test_replicas_by_mps_wait_for_the_daemon_and_are_held_to_their_limits(
     nvidia: Cluster, whole: DaemonSetAgent, mps: Mps
 ) -> None:
     options = {"renameByDefault": True, "failRequestsGreaterThanOne": False}
-    whole.start({SHARED: 0}, config=sharing("mps", 4, **options))
+    whole.start({SHARED: 0}, config=sharing("mps", 4, advertise="all", **options))
     mps.start()
     whole.wait_for({SHARED: 16})
     for name, replicas in (("one", 1), ("three", 3)):

@@ -52,8 +52,7 @@ def advertised(rig: Rig, *resources: str) -> Iterator[BackgroundProcess]:
     flags = (f"--mps-root={rig.mps_root}", f"--config-file={rig.directory / 'config.yaml'}")
     with rig.plugin(*flags, places={"/mps": rig.mps_root}) as plugin:
         for resource in resources:
-            rig.kubelet.wait_for(resource)
-            rig.wait_for_healthy(resource, set(rig.kubelet.devices(resource)), PATIENCE)
+            rig.wait_for_limits(resource)
         # The agent probes a new daemon before the program has set its default limits.
         wait_until_ready(rig)
         yield plugin

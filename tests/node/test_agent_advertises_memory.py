@@ -7,7 +7,7 @@ import pytest
 from gpuslice.codes import Code
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig
+from .rig import ALL, RESOURCE, Rig
 
 
 @pytest.mark.parametrize(
@@ -28,7 +28,7 @@ def test_the_memory_of_every_gpu_is_advertised_in_gib(
     make_rig: MakeRig, profile: str, units: list[int]
 ) -> None:
     rig = make_rig(profile)
-    with rig.agent():
+    with rig.agent(ALL):
         rig.kubelet.wait_for(RESOURCE)
         assert [rig.healthy_units(gpu.uuid) for gpu in rig.node.gpus()] == units
         assert rig.kubelet.capacity(RESOURCE) == sum(units)
@@ -38,7 +38,7 @@ def test_gpus_of_different_sizes_on_one_node_are_advertised_by_their_own_size(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("mixed")
-    with rig.agent():
+    with rig.agent(ALL):
         rig.kubelet.wait_for(RESOURCE)
         sizes = {gpu.uuid: gpu.memory_total_bytes >> 30 for gpu in rig.node.gpus()}
         assert len(set(sizes.values())) == 3

@@ -8,9 +8,10 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
+from tests.timing import timing
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig
+from .rig import ALL, GPU, RESOURCE, Rig
 
 
 def cpu_seconds(process: BackgroundProcess) -> float:
@@ -23,7 +24,7 @@ def test_a_fatal_xid_makes_every_slice_of_that_gpu_unhealthy_and_no_other(
 ) -> None:
     rig = make_rig("v100x4")
     gpus = [gpu.uuid for gpu in rig.node.gpus()]
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
         agent.wait_for_code(Code.REGISTERED)
         lists = endpoint.lists
@@ -89,7 +90,7 @@ def test_a_gpu_whose_errors_cannot_be_watched_is_unhealthy_in_the_first_list(
 
 
 def test_an_event_wait_that_fails_causes_no_busy_loop_and_no_unhealthy_gpu(rig: Rig) -> None:
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.event_wait("UNKNOWN")
         time.sleep(0.6)  # until the current wait ends
@@ -103,8 +104,49 @@ def test_an_event_wait_that_fails_causes_no_busy_loop_and_no_unhealthy_gpu(rig: 
         rig.kubelet.wait_until(lambda: rig.healthy_units(second) == 0, "GPU 1 unhealthy")
 
 
+def test_gpus_whose_event_waits_keep_failing_are_unhealthy_until_they_are_watched_again(
+    rig: Rig,
+) -> None:
+    with rig.plugin(env=timing(gpu_unwatched=0.5)) as agent:
+        rig.wait_for_resources(GPU)
+        gpus = {gpu.uuid for gpu in rig.node.gpus()}
+        rig.node.faults.event_wait("UNKNOWN")
+        rig.wait_for_healthy(GPU, set())
+        assert agent.logged(Code.GPU_NOT_WATCHED, "uuid=all") == 1
+        rig.node.faults.event_wait(None)
+        rig.wait_for_healthy(GPU, gpus)
+        rig.node.faults.xid(0, 79)
+        rig.wait_for_healthy(GPU, gpus - {rig.node.gpus()[0].uuid})
+
+
+def test_an_event_set_that_cannot_be_made_is_tried_again(rig: Rig) -> None:
+    rig.node.faults.event_set("OPERATING_SYSTEM")
+    with rig.plugin() as agent:
+        rig.wait_for_resources(GPU)
+        assert rig.healthy(GPU) == set()
+        assert agent.logged(Code.GPU_NOT_WATCHED, "uuid=all") == 1
+        rig.node.faults.event_set(None)
+        gpus = {gpu.uuid for gpu in rig.node.gpus()}
+        rig.wait_for_healthy(GPU, gpus)
+        rig.node.faults.xid(0, 79)
+        rig.wait_for_healthy(GPU, gpus - {rig.node.gpus()[0].uuid})
+
+
+def test_a_gpu_that_cannot_be_registered_for_events_is_tried_again_alone(rig: Rig) -> None:
+    first, second = (gpu.uuid for gpu in rig.node.gpus())
+    rig.node.faults.call(0, "nvmlDeviceRegisterEvents", "UNKNOWN")
+    with rig.plugin() as agent:
+        rig.wait_for_resources(GPU)
+        assert rig.healthy(GPU) == {second}
+        rig.node.faults.call(0, "nvmlDeviceRegisterEvents", None)
+        rig.wait_for_healthy(GPU, {first, second})
+        assert agent.logged(Code.GPU_NOT_WATCHED, f"uuid={first}") == 1
+        rig.node.faults.xid(0, 79)
+        rig.wait_for_healthy(GPU, {second})
+
+
 def test_health_checks_can_be_turned_off(rig: Rig) -> None:
-    with rig.agent("--no-health-checks") as agent:
+    with rig.agent(ALL, "--no-health-checks") as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.xid(0, 79)
         time.sleep(1.0)

@@ -13,10 +13,11 @@ from typing import Any
 import pytest
 
 from gpuslice.codes import Code
+from gpuslice_sim.kubelet.endpoint import connect
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import remove_directory
 
-from .rig import RESOURCE, Rig, eventually
+from .rig import ALL, GPU, RESOURCE, Listener, Rig, eventually
 
 
 def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
@@ -31,7 +32,7 @@ def settle(agent: BackgroundProcess) -> tuple[list[str], int]:
 
 
 def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.restart()
         rig.kubelet.wait_for(RESOURCE)
@@ -53,7 +54,7 @@ def test_fifty_kubelet_restarts_leave_nothing_behind(rig: Rig) -> None:
 
 
 def test_the_agent_registers_with_a_kubelet_that_comes_back_later(rig: Rig) -> None:
-    with rig.agent():
+    with rig.agent(ALL):
         rig.kubelet.wait_for(RESOURCE)
         rig.kubelet.stop()
         time.sleep(1.0)
@@ -128,6 +129,20 @@ def test_a_stream_of_another_client_that_ends_changes_nothing(rig: Rig) -> None:
         assert agent.logged(Code.PLUGIN_SERVER_RESTARTING) == 0
 
 
+def test_a_stream_of_another_client_does_not_keep_the_agent_from_registering_again(
+    rig: Rig,
+) -> None:
+    with rig.agent() as agent:
+        kubelet = rig.kubelet.wait_for(RESOURCE)
+        # On a connection of its own, which outlives that of the kubelet.
+        with Listener(connect(RESOURCE, rig.socket)) as other:
+            kubelet.channel.close()
+            rig.kubelet.wait_until(lambda: rig.kubelet.registrations == 2, "a new registration")
+            assert other.lists
+        assert agent.logged(Code.PLUGIN_SERVER_RESTARTING, "the kubelet ended the device stream")
+        rig.kubelet.wait_for(RESOURCE)
+
+
 def test_an_agent_that_stops_ends_the_stream_without_an_error(rig: Rig) -> None:
     with rig.agent() as agent:
         endpoint = rig.kubelet.wait_for(RESOURCE)
@@ -169,8 +184,27 @@ def children_of(pid: int) -> list[str]:
     return found
 
 
+def test_sockets_of_a_killed_agent_are_removed_and_those_of_others_stay(rig: Rig) -> None:
+    with rig.agent() as killed:
+        rig.kubelet.wait_for(RESOURCE)
+        killed.kill()
+    assert rig.socket.is_socket()
+    stays = rig.kubelet.directory / "nvidia-served.sock"
+    other = rig.kubelet.directory / "vendor.sock"
+    with socket.socket(socket.AF_UNIX) as served, socket.socket(socket.AF_UNIX) as unrelated:
+        served.bind(str(stays))
+        served.listen()
+        unrelated.bind(str(other))  # refuses connections, and is not ours
+        with rig.plugin() as agent:  # another resource than before
+            rig.kubelet.wait_for(GPU)
+            agent.wait_for_code(Code.STALE_SOCKET_REMOVED, rig.socket.name)
+            assert not rig.socket.exists()
+            assert stays.is_socket()
+            assert other.is_socket()
+
+
 def test_a_second_agent_for_the_same_resource_exits(rig: Rig) -> None:
-    with rig.agent(name="first"):
+    with rig.agent(ALL, name="first"):
         rig.kubelet.wait_for(RESOURCE)
         with rig.agent(name="second") as second:
             assert second.wait() == 1

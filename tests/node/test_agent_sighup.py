@@ -12,7 +12,7 @@ import pytest
 from gpuslice.codes import Code
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig, eventually
+from .rig import ALL, RESOURCE, Rig, eventually
 
 
 def test_sighup_reads_the_settings_again(rig: Rig, short_path: Path) -> None:
@@ -44,7 +44,7 @@ def test_a_broken_file_at_sighup_leaves_the_last_good_settings_in_force(
 ) -> None:
     config = short_path / "config.yaml"
     config.write_text("sharing: {memory: {unit: GiB}}")
-    with rig.agent("--config-file", str(config)) as agent:
+    with rig.agent(ALL, "--config-file", str(config)) as agent:
         rig.kubelet.wait_for(RESOURCE)
         for number, broken in enumerate(("sharing: {memory: {untis: MiB}}", "sharing: ["), 1):
             config.write_text(broken)
@@ -75,7 +75,7 @@ def test_no_content_of_the_file_ends_an_agent_that_serves(
     rig.kubelet.directory = deep
     rig.kubelet.start()
     socket = str(deep / "kubelet.sock")
-    with rig.agent("--config-file", str(config), "--kubelet-socket", socket) as agent:
+    with rig.agent(ALL, "--config-file", str(config), "--kubelet-socket", socket) as agent:
         rig.kubelet.wait_for(RESOURCE)
         config.write_bytes(broken)
         agent.send(signal.SIGHUP)
@@ -135,7 +135,7 @@ def test_a_stop_signal_does_not_wait_for_pending_reloads(rig: Rig) -> None:
 def test_sighup_finds_a_gpu_that_was_added(rig: Rig) -> None:
     gone = rig.node.gpus()[1].uuid
     rig.node.faults.unplug(gone)
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.capacity(RESOURCE) == 15
         rig.node.faults.plug(gone)
@@ -147,7 +147,7 @@ def test_sighup_finds_a_gpu_that_was_added(rig: Rig) -> None:
 def test_a_driver_that_fails_at_sighup_makes_all_devices_unhealthy_until_it_works_again(
     rig: Rig,
 ) -> None:
-    with rig.agent() as agent:
+    with rig.agent(ALL) as agent:
         rig.kubelet.wait_for(RESOURCE)
         rig.node.faults.nvml_init("DRIVER_NOT_LOADED")
         agent.send(signal.SIGHUP)
@@ -161,7 +161,7 @@ def test_the_agent_waits_when_no_gpu_is_large_enough_for_one_unit_any_more(
 ) -> None:
     rig = make_rig("mixed")
     large = [gpu for gpu in rig.node.gpus() if gpu.memory_total_bytes > 32 << 30]
-    with rig.agent("--memory-unit", "32GiB") as agent:
+    with rig.agent(ALL, "--memory-unit", "32GiB") as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.wait_for_code(Code.GPU_SKIPPED, "smaller than one unit of 32GiB", times=2)
         for gpu in large:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.process import BackgroundProcess
+from tests.timing import timing
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
 from .rig import BIN, Rig, eventually
@@ -20,7 +21,9 @@ from .test_node_config import configs, kubernetes, memory, set_label, wait_for_o
 __all__ = ["configs", "kubernetes"]
 
 
-def manager(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str) -> BackgroundProcess:
+def manager(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str, **times: float
+) -> BackgroundProcess:
     variables = {
         "NODE_NAME": "n1",
         "NODE_LABEL": "nvidia.com/device-plugin.config",
@@ -32,7 +35,7 @@ def manager(rig: Rig, kubernetes: Kubernetes, configs: ConfigMap, *args: str) ->
     signalled = f"--process-to-signal={rig.directory / 'signalled'}"
     return BackgroundProcess(
         [str(BIN / "config-manager"), signalled, *args],
-        env=rig.env() | variables,
+        env=rig.env() | variables | timing(**times),
         log=rig.directory / "manager.log",
     )
 

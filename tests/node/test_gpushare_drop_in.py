@@ -8,8 +8,10 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.mps.launch import MpsDaemon
+from tests.surroundings import free_address
 
-from .rig import BIN, RESOURCE, Rig
+from .rig import BIN, RESOURCE, Rig, eventually
+from .test_node_config import get
 
 
 def test_the_command_of_a_daemonset_with_mps_serves_slices(rig: Rig) -> None:
@@ -85,3 +87,11 @@ def test_the_command_line_behaves_like_gos(args: list[str], code: int, expected:
     )
     assert done.returncode == code
     assert expected in done.stdout + done.stderr
+
+
+def test_gpushares_plugin_answers_probes(rig: Rig) -> None:
+    address = free_address()
+    with rig.gpushare(env={"GPUSLICE_METRICS_ADDRESS": address}):
+        rig.kubelet.wait_for(RESOURCE)
+        eventually(lambda: get(address, "/readyz")[0] == 200, "ready")
+        assert get(address, "/healthz") == (200, "ok\n")

@@ -21,7 +21,7 @@ from gpuslice_sim.mps.launch import MpsDaemon
 from tests.timing import timing
 
 from .conftest import MakeRig
-from .rig import RESOURCE, Rig
+from .rig import ALL, RESOURCE, Rig
 
 GIB = 1 << 30
 EXCLUSIVE_PROCESS = 3
@@ -73,7 +73,7 @@ def test_every_size_on_every_gpu_of_a_mixed_node(make_rig: MakeRig) -> None:
     exclusive(rig)
     with (
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
-        rig.agent("--mps-pipe", str(rig.pipe), "--memory-unit", "4GiB"),
+        rig.agent(ALL, "--mps-pipe", str(rig.pipe), "--memory-unit", "4GiB"),
     ):
         rig.wait_for_limits()
         seen = set()
@@ -116,7 +116,7 @@ def test_a_client_cannot_raise_its_limits_above_the_defaults_of_the_daemon(
 def test_while_mps_is_down_slices_are_unhealthy_and_containers_wait(
     rig: Rig, daemon: MpsDaemon
 ) -> None:
-    with rig.agent("--mps-pipe", str(rig.pipe)) as agent:
+    with rig.agent(ALL, "--mps-pipe", str(rig.pipe)) as agent:
         endpoint = rig.wait_for_limits()
         assert endpoint.options.pre_start_required
         assert rig.kubelet.allocatable(RESOURCE) == 30
@@ -208,7 +208,7 @@ def test_a_probe_that_was_cancelled_has_no_result(
 
 
 def test_a_daemon_that_cannot_be_probed_is_assumed_to_run_with_a_warning(rig: Rig) -> None:
-    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check", "auto") as agent:
+    with rig.agent(ALL, "--mps-pipe", str(rig.pipe), "--mps-check", "auto") as agent:
         rig.kubelet.wait_for(RESOURCE)
         assert rig.kubelet.allocatable(RESOURCE) == 30
         assert agent.logged(Code.MPS_NOT_VERIFIED) == 1
@@ -274,7 +274,7 @@ def test_more_units_than_mps_clients_are_a_warning(
 
 
 def test_twenty_containers_that_start_at_once_share_probes(rig: Rig, daemon: MpsDaemon) -> None:
-    with rig.agent("--mps-pipe", str(rig.pipe)), ThreadPoolExecutor(20) as pool:
+    with rig.agent(ALL, "--mps-pipe", str(rig.pipe)), ThreadPoolExecutor(20) as pool:
         rig.wait_for_limits()
         pods = [Pod(f"pod-{n}", [Container("main", {RESOURCE: 1})]) for n in range(20)]
         for pod in pods:

@@ -12,6 +12,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.mps.launch import is_running, wait_until_gone
+from tests.surroundings import free_address
 
 from .conftest import MakeRig
 from .mps_programs import (
@@ -33,6 +34,7 @@ from .mps_programs import (
     wait_until_ready,
 )
 from .rig import BIN, GPU, Rig, eventually, needs_root
+from .test_node_config import get
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 
@@ -206,3 +208,14 @@ def test_shared_memory_is_mounted_once_and_stays_mounted(rig: Rig) -> None:
     assert " - tmpfs shm " in mount
     assert all(option in mount for option in ("nosuid", "nodev", "noexec"))
     assert "already mounted" in done.stderr
+
+
+def test_the_program_answers_probes(make_rig: MakeRig) -> None:
+    rig, address = make_rig("t4x2"), free_address()
+    with served(rig, quarters(), f"--metrics-address={address}"):
+        wait_until_ready(rig)
+        assert get(address, "/healthz") == (200, "ok\n")
+        assert get(address, "/readyz")[0] == 200
+        rig.config("sharing: [")
+        eventually(lambda: get(address, "/readyz")[0] == 503, "not ready by the wrong file")
+        assert get(address, "/healthz")[0] == 200

@@ -12,6 +12,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Kubelet, Pod
+from tests.timing import timing
 
 from .conftest import MakeRig
 from .rig import AGENT, GPU, PLUGIN, RESOURCE, Rig
@@ -47,7 +48,8 @@ def test_a_guest_advertises_exactly_the_gpus_that_its_host_allocated(
         assert set(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == everything
         assert set(answer.envs[VARIABLE].split(",")) == set(given.ids)
         [mount] = answer.mounts
-        assert (mount.container_path, mount.read_only) == ("/gpu.env", True)
+        assert (mount.container_path, mount.read_only) == ("/gpuslice/gpu.env", True)
+        assert answer.envs[f"{VARIABLE}_FILE"] == mount.container_path
         # From the file, which a container has mounted.
         with guest.plugin("--nested=guest", f"--nested-env={mount.host_path}", entry=inner):
             assert guest.wait_for_resources(GPU) == {GPU: sorted(given.ids)}
@@ -63,6 +65,68 @@ def test_a_guest_advertises_exactly_the_gpus_that_its_host_allocated(
             env=dict(answer.envs),
         ):
             assert guest.wait_for_resources(GPU) == {GPU: sorted(given.ids)}
+
+
+def test_a_host_that_mounts_no_file_writes_none(host: Rig) -> None:
+    directory = _a_file(host.directory / "file")
+    with host.plugin("--nested=host", "--nested-file=none", f"--nested-dir={directory}"):
+        host.kubelet.wait_for(GPU)
+        uuid = host.node.gpus()[2].uuid
+        answer = host.allocate(GPU, uuid)
+        assert answer.envs[VARIABLE] == uuid
+        assert len(answer.envs["NVIDIA_VISIBLE_DEVICES"].split(",")) == 4
+        assert not answer.mounts
+
+
+def test_a_guest_waits_for_its_list_if_it_is_told_to(guest: Rig) -> None:
+    """The container that is the node writes the list in its own time, and not all at once."""
+    file = guest.directory / "gpu.env"
+    one, two = (gpu.uuid for gpu in guest.node.gpus()[1:3])
+    flags = ("--nested=guest", f"--nested-env={file}", "--fail-on-init-error=false")
+    with guest.plugin(*flags) as agent:
+        [line] = agent.wait_for_code(Code.WAITING_FOR_GPUS, "No such file")
+        assert str(file) in line
+        file.touch()
+        agent.wait_for_code(Code.WAITING_FOR_GPUS, "it is empty")
+        assert guest.kubelet.registrations == 0
+        file.write_text(f'declare -x {VARIABLE}="{one}\n{two}"\n')
+        assert guest.wait_for_resources(GPU) == {GPU: sorted([one, two])}
+        assert agent.logged(Code.WAITING_FOR_GPUS) == 2
+
+
+def test_a_guest_follows_its_list_while_it_is_written(guest: Rig) -> None:
+    file = guest.directory / "gpu.env"
+    gpus = [gpu.uuid for gpu in guest.node.gpus()]
+    file.write_text(f"{gpus[0]}\n")
+    with guest.plugin("--nested=guest", f"--nested-env={file}"):
+        guest.kubelet.wait_for(GPU)
+        with file.open("a") as more:
+            more.write(f"{gpus[3]}\n")
+        guest.kubelet.wait_until(
+            lambda: set(guest.kubelet.devices(GPU)) == {gpus[0], gpus[3]}, "both GPUs advertised"
+        )
+
+
+def test_a_guest_without_mig_rights_is_told_that_they_may_be_missing(guest: Rig) -> None:
+    file = guest.directory / "gpu.env"
+    file.write_text(f"{VARIABLE}=MIG-2cf74da6-cb27-5bbe-be02-6da14d711aca\n")
+    with guest.plugin("--nested=guest", f"--nested-env={file}", "--mig-strategy=mixed") as agent:
+        assert agent.wait() == 1
+        assert "NVIDIA_MIG_MONITOR_DEVICES=all" in agent.output()
+
+
+def test_a_guest_that_exits_without_a_list_says_how_to_wait_for_it(guest: Rig) -> None:
+    with guest.plugin("--nested=guest", f"--nested-env={guest.directory / 'none'}") as agent:
+        assert agent.wait() == 1
+        assert "--fail-on-init-error=false" in agent.output()
+
+
+def test_shares_by_mps_for_nested_nodes_end_the_agent_with_the_reason(host: Rig) -> None:
+    text = "sharing: {mps: {resources: [{name: gpu, replicas: 4, nested: host}]}}"
+    with host.plugin("--mps-root=/run/nvidia/mps", host.config(text)) as agent:
+        assert agent.wait() == 1
+        assert "sharing.mps.resources[0].nested: 'host' is not valid" in agent.output()
+    assert host.kubelet.registrations == 0
 
 
 def test_a_guest_can_share_its_gpus(host: Rig, guest: Rig) -> None:
@@ -196,3 +260,21 @@ def test_a_list_that_cannot_be_written_rejects_the_container_with_a_reason(host:
         assert host.healthy(GPU) == gpus
         directory.unlink()
         assert host.allocate(GPU, min(gpus)).envs[VARIABLE] == min(gpus)
+
+
+def test_lists_that_no_container_uses_are_removed(host: Rig) -> None:
+    directory = host.directory / "nested"
+    flags = ("--nested=host", f"--nested-dir={directory}")
+    with host.plugin(*flags, env=timing(nested_file_scan=0.2, nested_file_keep=0.5)) as plugin:
+        host.kubelet.wait_for(GPU)
+        pods = [Pod(name, [Container("main", {GPU: 1})]) for name in ("stays", "ends")]
+        stays, ends = (
+            Path(host.kubelet.admit(pod)[0].response.mounts[0].host_path) for pod in pods
+        )
+        host.kubelet.remove(pods[1])
+        plugin.wait_for_code(Code.NESTED_FILE_REMOVED, ends.name)
+        assert not ends.exists()
+        assert stays.exists()
+        # The kubelet may give the same GPU again.
+        [again] = host.kubelet.admit(pods[1])
+        assert Path(again.response.mounts[0].host_path).exists()

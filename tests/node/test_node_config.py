@@ -17,7 +17,7 @@ from tests.surroundings import free_address, open_directly
 from tests.timing import timing
 from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
-from .rig import RESOURCE, Rig, eventually
+from .rig import ALL, RESOURCE, Rig, eventually
 
 LABEL = "nvidia.com/device-plugin.config"
 
@@ -145,7 +145,7 @@ def test_probes_and_metrics_show_an_invalid_configuration_until_it_is_corrected(
     file = rig.directory / "config.yaml"
     file.write_text(memory(RESOURCE))
     address = free_address()
-    with rig.agent(f"--config-file={file}", f"--metrics-address={address}"):
+    with rig.agent(ALL, f"--config-file={file}", f"--metrics-address={address}"):
         rig.kubelet.wait_for(RESOURCE)
         eventually(lambda: get(address, "/readyz") == (200, "ok\n"), "ready")
         assert get(address, "/healthz") == (200, "ok\n")
@@ -162,7 +162,7 @@ def test_probes_and_metrics_show_an_invalid_configuration_until_it_is_corrected(
 
 def test_metrics_count_devices_and_allocations(rig: Rig) -> None:
     address = free_address()
-    with rig.agent(f"--metrics-address={address}"):
+    with rig.agent(ALL, f"--metrics-address={address}"):
         rig.kubelet.wait_for(RESOURCE)
         rig.admit(4)
         # The kubelet may call before its answer to the registration has arrived.
@@ -239,7 +239,7 @@ def test_a_configuration_that_can_be_read_only_once_is_rejected_at_the_start(rig
 
 
 def test_the_null_device_is_the_empty_configuration_at_a_reload(rig: Rig) -> None:
-    with rig.agent("--config-file=/dev/null") as agent:
+    with rig.agent(ALL, "--config-file=/dev/null") as agent:
         rig.kubelet.wait_for(RESOURCE)
         agent.send(signal.SIGHUP)
         agent.wait_for_code(Code.RECONCILED)

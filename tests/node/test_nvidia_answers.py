@@ -203,11 +203,13 @@ def test_an_unknown_device_is_rejected_in_nvidias_words(rig: Rig) -> None:
         assert plugin.logged(Code.UNKNOWN_DEVICE) == 1
 
 
-def test_a_device_that_is_unhealthy_can_still_be_allocated(rig: Rig) -> None:
-    """The kubelet decides; a container that restarts must find its own GPU again."""
+def test_a_device_that_is_unhealthy_is_not_allocated(rig: Rig) -> None:
+    """The kubelet may not know yet. A container that restarts is not allocated again."""
     with rig.plugin():
         rig.kubelet.wait_for(GPU)
         sick, well = (gpu.uuid for gpu in rig.node.gpus())
         rig.node.faults.xid(0, 79)
         rig.wait_for_healthy(GPU, {well})
-        assert rig.allocate(GPU, sick).envs["NVIDIA_VISIBLE_DEVICES"] == sick
+        with pytest.raises(grpc.RpcError, match=f"{Code.XID}: "):
+            rig.allocate(GPU, sick)
+        assert rig.allocate(GPU, well).envs["NVIDIA_VISIBLE_DEVICES"] == well

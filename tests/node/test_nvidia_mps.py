@@ -23,10 +23,16 @@ pytestmark = needs_root
 
 
 def replicated(
-    replicas: int, *, one_at_a_time: bool = False, rename: bool = True, reserve: str = "0"
+    replicas: int,
+    *,
+    one_at_a_time: bool = False,
+    rename: bool = True,
+    reserve: str = "0",
+    advertise: str = "one-gpu",
 ) -> str:
     return (
         f"sharing: {{mps: {{renameByDefault: {str(rename).lower()}, reserve: {reserve}, "
+        f"advertise: {advertise}, "
         f"failRequestsGreaterThanOne: {str(one_at_a_time).lower()}, "
         f"resources: [{{name: gpu, replicas: {replicas}}}]}}}}"
     )
@@ -73,7 +79,7 @@ def test_the_answer_names_the_daemon_of_the_resource_and_the_limits(rig: Rig) ->
         }
         assert [(m.host_path, m.container_path, m.read_only) for m in answer.mounts] == [
             (f"{rig.mps_root}/{SHARED}/pipe", f"/mps/{SHARED}/pipe", False),
-            (f"{rig.mps_root}/shm", "/dev/shm", False),
+            (f"{rig.mps_root}/{SHARED}/shm", "/dev/shm", False),
         ]
 
 
@@ -170,7 +176,7 @@ def test_the_agent_waits_for_a_gpu_that_mps_can_limit(make_rig: MakeRig) -> None
 
 
 def test_shares_of_different_gpus_are_never_granted_together(rig: Rig) -> None:
-    with rig.mps_daemon(SHARED), sharing(rig, replicated(4)):
+    with rig.mps_daemon(SHARED), sharing(rig, replicated(4, advertise="all")):
         rig.wait_for_limits(SHARED)
         one, two = (gpu.uuid for gpu in rig.node.gpus())
         with pytest.raises(grpc.RpcError, match=f"{Code.SPANS_GPUS}: "):
@@ -194,7 +200,6 @@ def test_while_the_daemon_is_down_replicas_are_unhealthy_and_containers_wait(rig
     try:
         with sharing(rig, replicated(2)) as plugin:
             rig.wait_for_limits(SHARED)
-            everything = set(rig.kubelet.devices(SHARED))
             pod = Pod("p", [Container("main", {SHARED: 1})])
             rig.kubelet.admit(pod)
             daemon.kill()
@@ -204,7 +209,7 @@ def test_while_the_daemon_is_down_replicas_are_unhealthy_and_containers_wait(rig
             assert plugin.logged(Code.MPS_UNAVAILABLE, f"daemon={SHARED}")
             assert rig.kubelet.registrations == 1
             daemon.start()
-            rig.wait_for_healthy(SHARED, everything)
+            rig.wait_for_limits(SHARED)
             assert rig.kubelet.start_container(pod, "main")
     finally:
         daemon.stop()

@@ -105,13 +105,38 @@ def test_mig_devices_have_the_numa_node_of_their_gpu(make_rig: MakeRig) -> None:
 
 
 @needs_root
-def test_strategy_single_is_an_error_if_only_some_gpus_are_in_mig_mode(make_rig: MakeRig) -> None:
+def test_strategy_single_skips_gpus_that_differ(make_rig: MakeRig) -> None:
     rig = make_rig("a100x2-mig-mixed")
+    [whole] = [gpu.uuid for gpu in rig.node.gpus() if not gpu.mig]
     with rig.plugin("--mig-strategy=single", places={}) as plugin:
-        assert plugin.wait() == 1
-        assert "MIG" in plugin.output()
-        assert "Traceback" not in plugin.output()
-    assert rig.kubelet.registrations == 0
+        assert rig.wait_for_resources(GPU) == {GPU: [whole]}
+        assert plugin.logged(Code.MIG_NOT_UNIFORM) == 1
+
+
+@needs_root
+def test_strategy_single_waits_if_no_gpu_can_be_advertised(make_rig: MakeRig) -> None:
+    rig = make_rig("a100x2-mig-mixed")
+    for gpu in (0, 1):
+        rig.node.faults.mig(gpu, ["3g.20gb", "1g.5gb"])
+    with rig.plugin("--mig-strategy=single", places={}) as plugin:
+        plugin.wait_for_code(Code.WAITING_FOR_GPUS, "migStrategy single needs identical GPUs")
+        assert rig.kubelet.registrations == 0
+        for gpu in (0, 1):
+            rig.node.faults.mig(gpu, ["3g.20gb"] * 2)
+        rig.wait_for_resources(GPU)
+        assert rig.kubelet.allocatable(GPU) == 4
+
+
+@needs_root
+def test_mig_that_is_enabled_on_one_of_eight_gpus_leaves_seven(make_rig: MakeRig) -> None:
+    rig = make_rig("a100-40x8")
+    changed, *others = (gpu.uuid for gpu in rig.node.gpus())
+    with rig.plugin("--mig-strategy=single", places={}) as plugin:
+        rig.wait_for_healthy(GPU, {changed, *others})
+        rig.node.faults.mig(0, ["1g.5gb"] * 7)
+        rig.wait_for_healthy(GPU, set(others))
+        plugin.wait_for_code(Code.MIG_NOT_UNIFORM)
+        assert all(rig.allocate(GPU, uuid) for uuid in others)
 
 
 @pytest.mark.parametrize("entry", ENTRY_POINTS)

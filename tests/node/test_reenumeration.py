@@ -90,6 +90,8 @@ def test_settings_that_did_not_fit_the_gpus_are_applied_as_soon_as_they_fit(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("a100x2-mig-mixed")
+    for gpu in (0, 1):
+        rig.node.faults.mig(gpu, ["3g.20gb", "1g.5gb"])
     with rig.plugin(rig.config("flags: {migStrategy: none}"), places={}) as plugin:
         whole = rig.wait_for_resources(GPU)
         rig.config("flags: {migStrategy: single}")

@@ -202,6 +202,8 @@ def test_a_mig_strategy_that_does_not_fit_is_rejected_and_the_old_one_stays(
     make_rig: MakeRig,
 ) -> None:
     rig = make_rig("a100x2-mig-mixed")
+    for gpu in (0, 1):
+        rig.node.faults.mig(gpu, ["3g.20gb", "1g.5gb"])
     with rig.plugin(rig.config("flags: {migStrategy: none}")) as plugin:
         rig.kubelet.wait_for(GPU)
         rig.config("flags: {migStrategy: single}")

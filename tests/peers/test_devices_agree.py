@@ -11,14 +11,13 @@ from pathlib import Path
 import pytest
 
 from . import facts
-from .agreement.configs import GPU, both_reject, write
-from .agreement.differences import MPS_LIMITS, MPS_PRE_START
+from .agreement.configs import GPU, write
+from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM
 from .agreement.requests import all_agree
-from .build import Peers
 from .conftest import MakeNode, ShareGpus, StartPair
 
 SHARED = "nvidia.com/gpu.shared"
-WITH_MPS = (MPS_LIMITS, MPS_PRE_START)
+WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_SHM)
 
 
 @pytest.mark.parametrize("profile", facts.CARDS)
@@ -62,16 +61,6 @@ def test_mig_devices_are_advertised_alike(
     pair = start_pair(make_node(profile), f"--mig-strategy={strategy}", "--pass-device-specs")
     pair.wait_for(*resources)
     all_agree(pair)
-
-
-@pytest.mark.parametrize("profile", ["a100x2-mig-mixed", "half"])
-def test_both_reject_the_strategy_single_for_gpus_that_differ(
-    make_node: MakeNode, peers: Peers, scratch: Path, profile: str
-) -> None:
-    node = make_node("a100x2-mig-mixed")
-    if profile == "half":
-        node.faults.mig(1, ["3g.20gb", "3g.20gb"])
-    both_reject(peers, node, scratch, ["--mig-strategy=single"])
 
 
 @pytest.mark.parametrize("rename", [False, True], ids=["", "renamed"])

@@ -6,12 +6,14 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+import pytest
+
 from gpuslice.codes import Code
 
 from .agreement import differences as d
 from .agreement.configs import GPU, replicas, write
 from .agreement.differences import shows
-from .agreement.pair import Side
+from .agreement.pair import Refusal, Side
 from .conftest import MakeNode, StartPair
 
 PATIENCE = 90.0
@@ -81,3 +83,35 @@ def test_our_resource_names_include_media_extensions(
     assert set(pair.theirs.health(small)) == {extended.uuid, plain.uuid}
     assert set(pair.ours.health(small)) == {plain.uuid}
     assert set(pair.ours.health(f"{small}.me")) == {extended.uuid}
+
+
+@shows(d.SINGLE_SKIPS)
+@pytest.mark.parametrize("layout", [["3g.20gb", "2g.10gb"], ["3g.20gb", "3g.20gb"]])
+def test_our_plugin_skips_a_gpu_that_the_strategy_single_cannot_advertise(
+    make_node: MakeNode, start_pair: StartPair, layout: list[str]
+) -> None:
+    node = make_node("a100-40x8")
+    node.faults.mig(1, layout)
+    pair = start_pair(node, "--mig-strategy=single")
+    assert pair.theirs.process.wait() != 0
+    pair.ours.wait_for({GPU})
+    assert set(pair.ours.health(GPU)) == {gpu.uuid for gpu in node.gpus() if gpu.index != 1}
+    assert pair.ours.process.logged(Code.MIG_NOT_UNIFORM) == 1
+
+
+@shows(d.UNHEALTHY_REJECTED)
+def test_our_plugin_rejects_devices_of_an_unhealthy_gpu(
+    make_node: MakeNode, start_pair: StartPair
+) -> None:
+    pair = start_pair(make_node("t4x2"))
+    pair.wait_for(GPU)
+    broken = pair.node.gpu(0).uuid
+    deadline = time.monotonic() + PATIENCE
+    while not all(side.health(GPU)[broken] == "Unhealthy" for side in (pair.theirs, pair.ours)):
+        assert time.monotonic() < deadline
+        pair.node.faults.xid(0, 79)  # again: a watch that has just begun may have missed it
+        time.sleep(0.5)
+    assert not isinstance(pair.theirs.allocate(GPU, [[broken]]), Refusal)
+    rejected = pair.ours.allocate(GPU, [[broken]])
+    assert isinstance(rejected, Refusal)
+    assert rejected.text.startswith(f"{Code.XID}: ")

@@ -46,6 +46,21 @@ def test_our_plugin_sets_limits_for_mps_containers(
         allocations_agree(pair, GPU, [f"{uuid}::2"])
 
 
+@shows(d.MPS_SHM)
+def test_our_containers_share_memory_with_those_of_their_daemon_only(
+    make_node: MakeNode, start_pair: StartPair, share_gpus: ShareGpus, scratch: Path
+) -> None:
+    node = make_node("t4x2")
+    config = write(scratch, {"sharing": {"mps": replicas(4)}})
+    _, place = share_gpus(node, config)
+    pair = start_pair(node, f"--config-file={config}", f"--mps-root={place}", binds={"/mps": place})
+    pair.wait_for(GPU)
+    for side, directory in ((pair.theirs, place / "shm"), (pair.ours, place / GPU / "shm")):
+        mounts = answer(side, [f"{node.gpu(0).uuid}::0"]).mounts
+        [shm] = [mount for mount in mounts if mount.container_path == "/dev/shm"]
+        assert shm.host_path == str(directory)
+
+
 @shows(d.MPS_DAEMON_DOWN)
 def test_our_mps_replicas_are_unhealthy_without_their_daemon(
     make_node: MakeNode, start_pair: StartPair, share_gpus: ShareGpus, scratch: Path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .agreement.configs import GPU, write
-from .agreement.differences import MPS_LIMITS, MPS_PRE_START
+from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM
 from .agreement.full_node import furnish
 from .agreement.requests import agreed
 from .conftest import MakeNode, ShareGpus, StartPair
@@ -17,7 +17,7 @@ SHARED = "nvidia.com/gpu.shared"
 CDI = "k8s.device-plugin.nvidia.com"
 DEVICE_LIST = "/var/run/nvidia-container-devices"
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-WITH_MPS = (MPS_LIMITS, MPS_PRE_START)
+WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_SHM)
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ EXAMPLES = {
         {"CUDA_MPS_PIPE_DIRECTORY": f"/mps/{SHARED}/pipe"},
         mounts=[
             (f"/run/nvidia/mps/{SHARED}/pipe", f"/mps/{SHARED}/pipe"),
-            ("/run/nvidia/mps/shm", "/dev/shm"),
+            ("/run/nvidia/mps/shm", "/dev/shm"),  # the accepted difference is taken back
         ],
         cdi=[f"{CDI}/gpu={{gpu}}"],
         sharing={"mps": four(rename=True)},

@@ -243,7 +243,7 @@ def test_with_nvidias_daemon_merged_replicas_of_our_plugin_stay_at_one_share(
     )
     _, place = share_gpus(node, config)
     flags = [f"--config-file={config}", f"--mps-root={place}"]
-    (place / "shm").mkdir()
+    (place / RESOURCE / "shm").mkdir()
     with (
         ListeningKubelet(scratch / "o") as kubelet,
         running(OURS, node, kubelet.directory, flags, {}, {"/mps": place}) as process,

@@ -22,3 +22,15 @@ def test_the_generated_parts_are_current() -> None:
     command = [sys.executable, str(DOCS / "generate.py"), "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_tests_that_the_security_page_names_exist() -> None:
+    page = (DOCS / "security.md").read_text()
+    named = set(re.findall(r"`(test_\w+)`", page))
+    defined = {
+        name
+        for file in DOCS.with_name("tests").rglob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 50
+    assert sorted(named - defined) == []

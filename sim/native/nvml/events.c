@@ -79,6 +79,9 @@ NVML_API nvmlEventSetCreate(nvml_event_set *out)
 {
     WITH_LIBRARY(state);
     NEED(out);
+    int fault = (int)sim_number(state, 0, "fault.event_set");
+    if (fault)
+        return fault;
     struct event_set *set = calloc(1, sizeof *set);
     if (!set)
         return NVML_MEMORY;
@@ -204,6 +207,7 @@ static int wait_event(nvml_event_set set, unsigned timeout_ms, struct event *eve
 {
     int64_t deadline = now_ms() + timeout_ms;
     for (;;) {
+        library_hang("nvmlEventSetWait_v2", NO_GPU); /* a wait in progress hangs, too */
         if (!library_is_initialized())
             return NVML_UNINITIALIZED;
         NEED(is_known(set));

@@ -19,6 +19,8 @@ struct handle {
     char mig[UUID_SIZE]; /* empty for the GPU itself */
 };
 
+enum { HANG_POLL_US = 10000 };
+
 /* Process-wide, like in the real library: NVML has no session object. */
 static struct {
     pthread_mutex_t lock;
@@ -57,10 +59,29 @@ struct sim_state *library_state(void)
     return library.state;
 }
 
-int library_enter(int *held, struct sim_state **state)
+static int hangs(const char *call, int gpu)
+{
+    const struct sim_state *state = library.state;
+    if (sim_number(state, 0, "fault.hang") || sim_number(state, 0, "fault.hang.%s", call))
+        return 1;
+    return gpu != NO_GPU && (sim_number(state, 0, "gpu.%d.fault.hang", gpu) ||
+                             sim_number(state, 0, "gpu.%d.fault.hang.%s", gpu, call));
+}
+
+void library_hang(const char *call, int gpu)
+{
+    while (library.state && sim_state_refresh(library.state) == 0 && hangs(call, gpu)) {
+        library_pause();
+        usleep(HANG_POLL_US);
+        library_resume();
+    }
+}
+
+int library_enter(int *held, struct sim_state **state, const char *call)
 {
     pthread_mutex_lock(&library.lock);
     *held = 1;
+    library_hang(call, NO_GPU);
     if (library.users == 0)
         return NVML_UNINITIALIZED;
     if (sim_state_refresh(library.state) < 0)
@@ -128,6 +149,7 @@ int library_init(void)
     held_ = 1;
     if (open_state() < 0)
         return NVML_DRIVER_NOT_LOADED;
+    library_hang("nvmlInit", NO_GPU);
     if (library.users == 0) {
         int fault = (int)sim_number(library.state, 0, "fault.nvml_init");
         if (fault)
@@ -144,6 +166,7 @@ int library_shutdown(void)
     HOLD_LOCK;
     pthread_mutex_lock(&library.lock);
     held_ = 1;
+    library_hang("nvmlShutdown", NO_GPU);
     if (library.users == 0)
         return NVML_UNINITIALIZED;
     library.users--;
@@ -209,13 +232,14 @@ nvml_instance library_instance(int gpu, int gi, int ci)
 }
 
 int library_enter_instance(int *held, nvml_instance handle, struct instance *instance,
-                           struct sim_state **state)
+                           struct sim_state **state, const char *call)
 {
-    int status = library_enter(held, state);
+    int status = library_enter(held, state, call);
     if (status != NVML_SUCCESS)
         return status;
     for (struct instance *known = library.instances; known; known = known->next)
         if (known == handle) {
+            library_hang(call, known->gpu);
             *instance = *known;
             return gpu_status(*state, known->gpu);
         }
@@ -239,7 +263,7 @@ static int is_mig_handle(nvml_device handle)
 
 int library_enter_device(int *held, nvml_device handle, struct device *device, const char *call)
 {
-    int status = library_enter(held, &device->state);
+    int status = library_enter(held, &device->state, call);
     if (status != NVML_SUCCESS)
         return status;
     device->mig = WHOLE_GPU;
@@ -248,6 +272,7 @@ int library_enter_device(int *held, nvml_device handle, struct device *device, c
         device->gpu = sim_mig_by_uuid(device->state, handle->mig, &device->mig);
     if (device->gpu < 0)
         return NVML_INVALID_ARGUMENT; /* or a MIG device that the current layout does not have */
+    library_hang(call, device->gpu);
     int fault = (int)sim_number(device->state, 0, "gpu.%d.fault.%s", device->gpu, call);
     return fault ? fault : gpu_status(device->state, device->gpu);
 }

@@ -7,7 +7,7 @@
 #include "api.h"
 #include "state.h"
 
-enum { MAX_GPUS = 64, WHOLE_GPU = -1 };
+enum { MAX_GPUS = 64, WHOLE_GPU = -1, NO_GPU = -1 };
 
 /* A resolved device handle: the record of a GPU, and a MIG device of it or WHOLE_GPU. */
 struct device {
@@ -23,7 +23,7 @@ struct device {
     HOLD_LOCK;                                                                                     \
     struct sim_state *state;                                                                       \
     do {                                                                                           \
-        int status_ = library_enter(&held_, &state);                                               \
+        int status_ = library_enter(&held_, &state, __func__);                                     \
         if (status_ != NVML_SUCCESS)                                                               \
             return status_;                                                                        \
     } while (0)
@@ -53,7 +53,7 @@ struct device {
             return NVML_INVALID_ARGUMENT;                                                          \
     } while (0)
 
-int library_enter(int *held, struct sim_state **state);
+int library_enter(int *held, struct sim_state **state, const char *call);
 int library_enter_device(int *held, nvml_device handle, struct device *device, const char *call);
 void library_leave(int *held);
 
@@ -66,6 +66,10 @@ int library_shutdown(void);
 /* For the wait, which must not block other calls: releases the lock, and acquires it again. */
 void library_pause(void);
 void library_resume(void);
+
+/* Returns when no fault makes this call hang any more. `gpu` is NO_GPU for calls without a GPU.
+ * Releases the lock in between, so that other calls continue. */
+void library_hang(const char *call, int gpu);
 int library_is_initialized(void);
 struct sim_state *library_state(void);
 
@@ -85,14 +89,14 @@ struct instance {
 };
 
 int library_enter_instance(int *held, nvml_instance handle, struct instance *instance,
-                           struct sim_state **state);
+                           struct sim_state **state, const char *call);
 
 #define WITH_INSTANCE(handle, name, state)                                                         \
     HOLD_LOCK;                                                                                     \
     struct instance name;                                                                          \
     struct sim_state *state;                                                                       \
     do {                                                                                           \
-        int status_ = library_enter_instance(&held_, handle, &name, &state);                       \
+        int status_ = library_enter_instance(&held_, handle, &name, &state, __func__);             \
         if (status_ != NVML_SUCCESS)                                                               \
             return status_;                                                                        \
     } while (0)

@@ -190,9 +190,24 @@ class Faults:
         """Waits for events fail with this code at once, including those in progress."""
         self._node.set({"fault.event_wait": _error(code)})
 
+    def event_set(self, code: int | str | None) -> None:
+        """Event sets cannot be created: it fails with this code. None ends it."""
+        self._node.set({"fault.event_set": _error(code)})
+
     def call(self, gpu: Which, function: str, code: int | str | None) -> None:
         """An NVML function (`nvmlDeviceRegisterEvents`) fails for one GPU. None ends it."""
         self._set(gpu, {f"fault.{function}": _error(code)})
+
+    def hang(self, gpu: Which | None = None, function: str = "", *, hangs: bool = True) -> None:
+        """NVML calls do not return: all, those of one GPU, those of one function, or both.
+
+        With `hangs=False` they return. Name `nvmlInit` for every version of it.
+        """
+        key = f"fault.hang.{function}" if function else "fault.hang"
+        if gpu is None:
+            self._node.set({key: int(hangs)})
+        else:
+            self._set(gpu, {key: int(hangs)})
 
     def nameless_events(self, gpu: Which, *, nameless: bool = True) -> None:
         """From now on, its events do not name the GPU."""

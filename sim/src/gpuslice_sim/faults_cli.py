@@ -150,6 +150,12 @@ def event_wait(context: typer.Context, code: Code) -> None:
 
 
 @app.command()
+def event_set(context: typer.Context, code: Code) -> None:
+    """Make the creation of event sets fail."""
+    _node(context).faults.event_set(code)
+
+
+@app.command()
 def call(
     context: typer.Context,
     gpu: Gpu,
@@ -158,6 +164,17 @@ def call(
 ) -> None:
     """Make one NVML function fail for one GPU."""
     _node(context).faults.call(gpu, function, code)
+
+
+@app.command()
+def hang(
+    context: typer.Context,
+    gpu: Annotated[str | None, typer.Option(help="Only calls of this GPU.")] = None,
+    function: Annotated[str, typer.Option(help="Only this function, for example nvmlInit.")] = "",
+    end: Annotated[bool, typer.Option("--end", help="The calls return.")] = False,
+) -> None:
+    """Make NVML calls hang."""
+    _node(context).faults.hang(gpu, function, hangs=not end)
 
 
 @app.command()

@@ -28,6 +28,8 @@ Keys in addition to those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG devi
 `gpu.<i>.nvlink.<l>`                  `gpu:<bus id>`, `switch:<bus id>` or `off`
 `gpu.<i>.fabric.*`                    `state` (missing = no fabric), `status`, `cluster`, `clique`
 `gpu.<i>.fault.<function>`            NVML return code of this function for this GPU
+`fault.hang[.<function>]`             1 = NVML calls do not return: all, or those of one function;
+                                      also below `gpu.<i>.`, for the calls of one GPU
 `gpu.<i>.events.nameless`             1: its events do not name the GPU
 `gpu.<i>.pci.driver`                  kernel driver of a GPU that is not present; `-` = unbound
 `gpu.<i>.limits.<cgroup>`             driver 615: `<soft> <hard>` bytes for a cgroup (path below
@@ -85,10 +87,10 @@ class State:
             )
 
     def values(self) -> dict[str, str]:
-        values = parse((self._directory / "node").read_text())
+        values = parse((self._directory / "node").read_text(errors="surrogateescape"))
         overrides = self._directory / "overrides"
         if overrides.exists():
-            values.update(parse(overrides.read_text()))
+            values.update(parse(overrides.read_text(errors="surrogateescape")))
         return values
 
     def override(self, values: Mapping[str, Value]) -> None:
@@ -202,7 +204,8 @@ def append_together(path: Path, lines: str) -> None:
     A file grows page by page, so a reader could see only the lines on the first page. If the lines
     do not fit on it, empty lines, which have no meaning, fill it.
     """
-    text = lines.encode()
+    # A driver may report text that is not UTF-8.
+    text = lines.encode(errors="surrogateescape")
     file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.flock(file, fcntl.LOCK_EX)

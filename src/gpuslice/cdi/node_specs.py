@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,8 @@ class CdiNames:
     cdi_extras: tuple[str, ...] = ()
     # Missing device nodes, as the agent sees them, that keep a device from being described.
     awaited: tuple[Path, ...] = ()
+    # Why the specification is not up to date. Devices that it does not describe are not named.
+    outdated: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +79,8 @@ def refresh_specs(
 ) -> CdiNames:
     """Brings our specifications up to date with all devices that may be allocated. Blocks.
 
-    Raises CdiError if a file cannot be written, which then remains as it is.
+    Raises CdiError if a file cannot be written, which then remains as it is, unless it describes
+    some of the devices as it should.
     """
     driver = seen_driver_root(settings.container_driver_root, containers.driver_root)
     trees = _Trees(driver, seen_dev_root(driver), Tree(own_root))
@@ -94,7 +97,7 @@ def refresh_specs(
         awaited = _awaited(nodes, trees)
     else:
         writer.update_unused(nodes)
-    return CdiNames(names, writer.write_extras(), awaited)
+    return CdiNames(names, writer.write_extras(), awaited, writer.outdated)
 
 
 class _SpecWriter:
@@ -105,6 +108,7 @@ class _SpecWriter:
         driver_version: str,
         trees: _Trees,
     ) -> None:
+        self.outdated: str | None = None
         self._feature_flags = settings.feature_flags
         self._containers = containers
         self._driver_version = driver_version
@@ -136,8 +140,20 @@ class _SpecWriter:
             self._driver_files(),
             self._roots,
         )
-        self._store.put(spec, self._style)
-        return {uuid: spec.qualified(name) for uuid, name in names.items()}
+        described = self._put_or_keep(spec)
+        return {uuid: spec.qualified(name) for uuid, name in names.items() if name in described}
+
+    def _put_or_keep(self, spec: Spec) -> Collection[str]:
+        """The devices that the file describes: a full disk does not affect those it did before."""
+        try:
+            self._store.put(spec, self._style)
+        except CdiError as error:
+            described = self._store.described(spec, self._style)
+            if not described:
+                raise
+            self.outdated = str(error)
+            return described
+        return spec.devices.keys()
 
     def update_unused(self, found: Mapping[Device, GpuNodes | None]) -> None:
         """Containers that restart still refer to the specification of their first start."""

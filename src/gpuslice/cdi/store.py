@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from gpuslice.cdi.document import VENDOR, Spec, Style, document
 from gpuslice.cdi.errors import CdiError
@@ -68,6 +69,19 @@ class CdiStore:
                 devices=len(spec.devices),
             )
 
+    def described(self, spec: Spec, style: Style) -> frozenset[str]:
+        """The devices that the file describes exactly like this specification."""
+        wanted: Mapping[str, Any] = document(spec, style)
+        try:
+            found = json.loads(self._path(spec.cls).read_bytes())
+        except (OSError, ValueError):
+            return frozenset()
+        if not isinstance(found, dict) or _common(found) != _common(wanted):
+            return frozenset()
+        devices = found.get("devices")
+        known = devices if isinstance(devices, list) else []
+        return frozenset(device["name"] for device in wanted["devices"] if device in known)
+
     def remove(self, cls: str) -> None:
         """Raises CdiError if it is there and cannot be removed."""
         try:
@@ -84,3 +98,8 @@ class CdiStore:
 
     def _path(self, cls: str) -> Path:
         return self._directory / f"{_PREFIX}{cls}{_SUFFIX}"
+
+
+def _common(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What all devices of a specification have in common."""
+    return {key: value for key, value in content.items() if key != "devices"}

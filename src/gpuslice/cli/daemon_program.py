@@ -107,5 +107,7 @@ def exit_with_message(command: str, *errors: type[Exception]) -> Iterator[None]:
         yield
     except errors as error:
         code: Code | None = getattr(error, "code", None)
-        print(f"{command}: {f'{code}: ' if code else ''}{error}", file=sys.stderr)
+        print(f"{command}: {f'{code}: ' if code else ''}{error}", file=sys.stderr, flush=True)
+        if getattr(error, "at_once", False):
+            os._exit(1)
         sys.exit(1)

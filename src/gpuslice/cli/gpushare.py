@@ -14,8 +14,9 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, options_in
 from gpuslice.config.option_values import OptionValue, OptionValues, collect_option_values
 from gpuslice.config.settings import HealthSettings, MemoryMps, MpsCheck, Settings
-from gpuslice.config.startup_options import StartupOptions
+from gpuslice.config.startup_options import startup_options
 from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.rules import Advertise, MemoryRule, Rules
 from gpuslice.slicing.units import MemoryUnit
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -24,6 +25,8 @@ log = Logger(__name__)
 _DEFAULT_UNIT = "GiB"
 _DEFAULT_PIPE = "/tmp/nvidia-mps"  # noqa: S108 (the default of MPS itself)
 _DEBUG_VERBOSITY = 4
+# The socket, and the address for the kubelet's probes.
+_BY_VARIABLE = ("kubelet-socket", "metrics-address")
 _NO_EFFECT = "No effect: the plugin needs no list of pods."
 _STDERR = "No effect: logs always go to standard error."
 
@@ -81,7 +84,9 @@ PROGRAM = DaemonProgram(
     _GROUPS,
 )
 # Like gpushare's plugin, it waits for GPUs, and the pipe directory may be missing in its container.
+# An extender that knows GPUs places its pods.
 DEFAULTS = Settings(
+    rules=Rules(memory=MemoryRule(advertise=Advertise.ALL)),
     memory_mps=MemoryMps(check=MpsCheck.AUTO),
     health=HealthSettings(enabled=False),
     fail_on_init_error=False,
@@ -92,11 +97,12 @@ def main() -> None:
     flags = read_flags(PROGRAM, sys.argv[1:])
     with running_daemon(PROGRAM, _log_level(flags)):
         _log_flags_without_effect(flags)
-        run_agent_with(agent_values(flags, os.environ), DEFAULTS, StartupOptions())
+        values = agent_values(flags, os.environ)
+        run_agent_with(values, DEFAULTS, startup_options(values))
 
 
 def agent_values(flags: Mapping[str, str], environment: Mapping[str, str]) -> OptionValues:
-    """The options of the agent. Of its environment variables, only KUBELET_SOCKET applies."""
+    """The options of the agent. Of its environment variables, only those below apply."""
     agent_flags = {
         "memory-unit": _memory_unit(flags.get("memory-unit", _DEFAULT_UNIT)),
         "health-checks": flags.get("health-check", "false"),
@@ -105,10 +111,10 @@ def agent_values(flags: Mapping[str, str], environment: Mapping[str, str]) -> Op
         agent_flags["mps-pipe"] = flags.get("mps-pipe", _DEFAULT_PIPE)
         if not agent_flags["mps-pipe"]:
             raise ConfigError("mps-pipe", "", "set the pipe directory, or remove -mps")
-    socket = [option for option in OPTIONS if option.name == "kubelet-socket"]
+    by_variable = [option for option in OPTIONS if option.name in _BY_VARIABLE]
     return {
         **collect_option_values(agent_flags, {}, OPTIONS),
-        **collect_option_values({}, environment, socket),
+        **collect_option_values({}, environment, by_variable),
     }
 
 
@@ -123,7 +129,9 @@ def _memory_unit(text: str) -> str:
         MemoryUnit.parse(text)
     except SlicingError as error:
         log.warning(
-            Code.CONFIGURATION_WARNING, f"using {_DEFAULT_UNIT} as memory unit", reason=error
+            Code.CONFIGURATION_WARNING,
+            f"memory-unit {text!r} is not valid, using {_DEFAULT_UNIT}",
+            reason=error,
         )
         return _DEFAULT_UNIT
     return text

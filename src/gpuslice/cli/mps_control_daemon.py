@@ -26,7 +26,7 @@ PROGRAM = DaemonProgram(
     "Run an MPS daemon for every resource of sharing.mps.",
     OPTION_GROUPS,
     details=(
-        f"{MOUNT_SHM} mounts the shared memory of the MPS daemons and their clients, and exits.",
+        f"{MOUNT_SHM} mounts the shared memory of NVIDIA's layout, which daemons do not use.",
     ),
     usage=("[flags]", MOUNT_SHM),
 )

@@ -65,7 +65,8 @@ TELEMETRY_OPTIONS = (
     ),
     Option(
         "metrics-address",
-        "Address for metrics and probes, host:port.",
+        "Address for metrics and probes, host:port. Without a host: the address of the pod, and "
+        "loopback.",
         "off",
         ("GPUSLICE_METRICS_ADDRESS",),
     ),

@@ -8,6 +8,7 @@ from gpuslice.config.file_content import FileContent
 from gpuslice.config.option_values import OptionReader
 from gpuslice.config.settings import (
     NESTED_ENV,
+    NESTED_MOUNT,
     CdiSettings,
     ContainerSettings,
     DeviceList,
@@ -27,7 +28,8 @@ from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rule
 
 # Any of these turns memory units on.
 _MEMORY_OPTIONS = (
-    "resource", "memory-devices", "memory-unit", "memory-reserve", "threads", "mps-pipe",
+    "resource", "memory-devices", "memory-unit", "memory-reserve", "memory-advertise",
+    "memory-ids", "threads", "mps-pipe",
 )  # fmt: skip
 
 
@@ -51,8 +53,16 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         nested_env=options.text("nested-env", NESTED_ENV) if is_guest else None,
         nested_devices=options.text("nested-devices", "") or None if is_guest else None,
         nested_directory=options.text("nested-dir", base.nested_directory),
+        nested_file=_nested_file(options, base.nested_file),
         labels=file.labels,
     )
+
+
+def _nested_file(options: OptionReader, default: str | None) -> str | None:
+    text = options.text("nested-file", "")
+    if not text:
+        return default
+    return {"mount": NESTED_MOUNT, "none": None}.get(text, text)
 
 
 def _rules(
@@ -97,6 +107,8 @@ def _memory(
             else parse_memory_reserve(reserve.source, reserve.text)
         ),
         threads=options.choice("threads", base.threads),
+        ids=options.choice("memory-ids", base.ids),
+        advertise=options.choice("memory-advertise", base.advertise),
         limited=mps.pipe is not None,
     )
     by_default = default is not None and not file.advertises_devices

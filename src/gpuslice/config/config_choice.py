@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
 
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.regular_file import is_regular, read_regular_file
+
+# Of a ConfigMap, which holds 1 MiB, or of any other file.
+MOST_BYTES = 1024 * 1024
 
 _DEFAULT_NAME = "default"
-_NULL_DEVICE = os.makedev(1, 3)
 _FILE_TYPES = {
     stat.S_IFIFO: "a pipe, which can be read only once and may never end",
     stat.S_IFDIR: "a directory",
@@ -67,8 +69,7 @@ def check_config_file(path: Path) -> None:
         found = path.stat()
     except OSError:
         return  # reading the file fails with the same reason
-    is_null = stat.S_ISCHR(found.st_mode) and found.st_rdev == _NULL_DEVICE
-    if stat.S_ISREG(found.st_mode) or is_null:
+    if is_regular(found):
         return
     file_type = _FILE_TYPES.get(stat.S_IFMT(found.st_mode), "a device")
     raise ConfigError(
@@ -76,6 +77,18 @@ def check_config_file(path: Path) -> None:
         str(path),
         f"it is {file_type}; use a regular file, or /dev/null for an empty configuration",
     )
+
+
+def read_config_bytes(path: Path) -> bytes:
+    """One byte more than a valid file has, if it is too large. Raises ConfigError."""
+    check_config_file(path)
+    try:
+        content = read_regular_file(path, MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError("config-file", str(path), f"cannot read the file: {error}") from error
+    if content is None:  # it was replaced a moment ago
+        raise ConfigError("config-file", str(path), "use a regular file")
+    return content
 
 
 def _remedy(available: Sequence[str]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuslice.config.option_definition import Option, OptionKind
-from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY, NESTED_ENV
+from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY, NESTED_ENV, NESTED_MOUNT
 
 CONTAINER_OPTIONS = (
     Option(
@@ -152,10 +152,20 @@ NESTED_OPTIONS = (
     ),
     Option(
         "nested-env",
-        "With guest: file with the list of GPUs of this node.",
+        "With guest: file with the list of GPUs of this node. By default also "
+        f"{NESTED_MOUNT}, which takes precedence.",
         NESTED_ENV,
         ("NESTED_ENV",),
         key="flags.nestedEnv",
+    ),
+    Option(
+        "nested-file",
+        "With host: where nested nodes have the list of their GPUs: mount (a file at "
+        f"{NESTED_MOUNT}), none (a variable only; the container writes the file itself) or the "
+        "path of a file.",
+        "mount",
+        ("NESTED_FILE",),
+        key="flags.nestedFile",
     ),
     Option(
         "nested-dir",

@@ -49,6 +49,7 @@ def _flags(settings: Settings) -> dict[str, object]:
         "deviceDiscoveryStrategy": settings.discovery.value,
         "nested": settings.nested.value,
         **_if_set("nestedEnv", settings.nested_env),
+        "nestedFile": settings.nested_file or "none",
         "nestedDir": settings.nested_directory,
         "plugin": {
             "passDeviceSpecs": containers.pass_device_specs,
@@ -98,6 +99,8 @@ def _memory(settings: Settings) -> dict[str, object]:
         "unit": str(memory.unit),
         "reserve": _size(memory.reserve_mib),
         "threads": memory.threads.value,
+        "advertise": memory.advertise.value,
+        "ids": memory.ids.value,
         "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
     }
 
@@ -109,6 +112,7 @@ def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
     return {
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
         **_if_set("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
+        **_if_set("advertise", strategy is SharingStrategy.MPS and chosen[0].advertise.value),
         "resources": [
             {
                 "name": rule.name,

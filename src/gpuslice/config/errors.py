@@ -17,10 +17,15 @@ class ConfigError(ValueError):
 
     def __init__(self, field: str, value: object, remedy: str, file: Path | None = None) -> None:
         where = field if file is None else f"{file}: {field}"
-        super().__init__(f"{where}: {_shorten(value)} is not valid: {remedy}")
+        super().__init__(_encodable(f"{where}: {_shorten(value)} is not valid: {remedy}"))
         self.field = field
         self.value = value
         self.remedy = remedy
+
+
+def _encodable(text: str) -> str:
+    """Logs and events are UTF-8, which has no halves of characters."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def _shorten(value: object) -> str:

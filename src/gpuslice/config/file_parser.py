@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from itertools import combinations, product
 from pathlib import Path
 
 from gpuslice.config.agent_options import OPTIONS
@@ -19,14 +18,16 @@ from gpuslice.config.file_schema import (
     Sharing,
     read_config_file,
 )
+from gpuslice.config.nested_rules import shares_of_nested_node
 from gpuslice.config.settings import LabelSettings, Nested
 from gpuslice.config.value_parsers import (
+    parse_choice,
     parse_interval,
     parse_memory_reserve,
     parse_resource_name,
     parse_selection,
 )
-from gpuslice.slicing.rules import NameRule, ReplicaRule, SharingStrategy
+from gpuslice.slicing.rules import Advertise, NameRule, ReplicaRule, SharingStrategy
 
 _SHARED = ".shared"
 _NO_NAME = "no name specified; use a resource name, for example nvidia.com/gpu"
@@ -68,9 +69,9 @@ def _replica_rules(sharing: Sharing) -> tuple[ReplicaRule, ...]:
     time_slicing = _rules_of_strategy(
         sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
     )
-    reserve_mib = _reserve(sharing.mps)
+    reserve_mib, advertise = _reserve(sharing.mps), _advertise(sharing.mps)
     mps = tuple(
-        replace(rule, reserve_mib=reserve_mib)
+        replace(rule, reserve_mib=reserve_mib, advertise=advertise)
         for rule in _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps")
     )
     _check_names(time_slicing, mps)
@@ -82,6 +83,12 @@ def _reserve(section: LimitedResources | None) -> int:
     if section is None or section.reserve is None:
         return 0
     return parse_memory_reserve("sharing.mps.reserve", str(section.reserve))
+
+
+def _advertise(section: LimitedResources | None) -> Advertise:
+    if section is None or section.advertise is None:
+        return Advertise.ONE_GPU
+    return parse_choice("sharing.mps.advertise", section.advertise, Advertise)
 
 
 def _rules_of_strategy(
@@ -114,6 +121,9 @@ def _rules_of_section(
             # NVIDIA's words, for people who search for them.
             raise ConfigError(f"{key}.replicas", entry.replicas, "number of replicas must be >= 1")
         name = parse_resource_name(f"{key}.name", entry.name)
+        nested = _nested(f"{key}.nested", entry.nested)
+        if nested and strategy is SharingStrategy.MPS:
+            raise shares_of_nested_node(f"{key}.nested", entry.nested, name)
         rename = entry.rename or (name + _SHARED if section.rename_by_default else None)
         yield ReplicaRule(
             strategy,
@@ -122,7 +132,7 @@ def _rules_of_section(
             None if rename is None else parse_resource_name(f"{key}.rename", rename),
             parse_selection(f"{key}.devices", entry.devices),
             fails,
-            _nested(f"{key}.nested", entry.nested),
+            nested,
         )
 
 
@@ -154,23 +164,34 @@ def _check_names(time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, 
 
 def _check_devices(rules: tuple[ReplicaRule, ...]) -> None:
     """Reject conflicts that are visible without the devices of the node."""
-    for one, other in combinations(rules, 2):
-        if one.name != other.name:
-            continue
-        if one.devices.everything or other.devices.everything:
-            raise ConfigError(
-                "sharing",
-                one.name,
-                "two rules select the same devices, and one of them selects all; "
-                "list devices in each rule",
-            )
-        for a, b in product(one.devices.references, other.devices.references):
-            if a == b:
+    by_name: dict[str, list[ReplicaRule]] = {}
+    for rule in rules:
+        by_name.setdefault(rule.name, []).append(rule)
+    for name, same_name in by_name.items():
+        if len(same_name) > 1:
+            _check_devices_of(name, same_name)
+
+
+def _check_devices_of(name: str, rules: list[ReplicaRule]) -> None:
+    """`rules` are for devices of this name."""
+    if any(rule.devices.everything for rule in rules):
+        raise ConfigError(
+            "sharing",
+            name,
+            "two rules select the same devices, and one of them selects all; "
+            "list devices in each rule",
+        )
+    used: set[str] = set()
+    for rule in rules:
+        # A rule lists each device once.
+        for reference in rule.devices.references:
+            if reference in used:
                 raise ConfigError(
                     "sharing",
-                    a,
-                    f"two rules for {one.name} use this device; list it in one of them only",
+                    reference,
+                    f"two rules for {name} use this device; list it in one of them only",
                 )
+        used.update(rule.devices.references)
 
 
 def _labels(gfd: GfdFlags, *, use_node_feature_api: bool | None) -> LabelSettings:

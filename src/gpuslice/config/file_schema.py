@@ -50,6 +50,7 @@ class Flags(_Section, frozen=True):
     # YAML reads a bare `off` as false.
     nested: str | bool | None = None
     nested_env: str | None = None
+    nested_file: str | None = None
     nested_dir: str | None = None
     plugin: PluginFlags = PluginFlags()
     gfd: GfdFlags = GfdFlags()
@@ -80,6 +81,8 @@ class MemorySharing(_Section, frozen=True):
     unit: str | int | float | None = None
     reserve: str | int | float | None = None
     threads: str | None = None
+    advertise: str | None = None
+    ids: str | None = None
     mps: Mps = Mps()
 
 
@@ -99,6 +102,7 @@ class ReplicatedResources(_Section, frozen=True):
 
 class LimitedResources(ReplicatedResources, frozen=True):
     reserve: str | int | float | None = None
+    advertise: str | None = None
 
 
 class Sharing(_Section, frozen=True):
@@ -127,14 +131,7 @@ class ConfigFile(_Section, frozen=True):
 
 def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:
     """The file, and a warning for each unknown key, which is an error unless `lenient`."""
-    try:
-        document, unknown = remove_unknown_keys(read_document(path), ConfigFile)
-    except RecursionError as error:
-        raise ConfigError(
-            "config-file",
-            str(path),
-            "it is nested too deeply; a YAML alias must not refer to a section that contains it",
-        ) from error
+    document, unknown = remove_unknown_keys(read_document(path), ConfigFile)
     if unknown and not lenient:
         raise ConfigError("config-file", str(path), "; ".join(unknown))
     try:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.option_definition import Option
-from gpuslice.config.value_parsers import parse_boolean, split_list
+from gpuslice.config.value_parsers import parse_boolean, parse_choice, split_list
 
 _E = TypeVar("_E", bound=Enum)
 
@@ -84,18 +84,18 @@ class OptionReader:
 
     def choice(self, name: str, default: _E) -> _E:
         value = self._values.get(name)
-        return default if value is None else _choose(value.source, value.text, type(default))
+        return default if value is None else parse_choice(value.source, value.text, type(default))
 
     def choice_from(self, name: str, members: Sequence[_E]) -> _E | None:
         """For enumerations with members that are not valid for this option."""
         value = self._values.get(name)
-        return None if value is None else _choose(value.source, value.text, members)
+        return None if value is None else parse_choice(value.source, value.text, members)
 
     def choices(self, name: str, kind: type[_E]) -> tuple[_E, ...] | None:
         value = self._values.get(name)
         if value is None:
             return None
-        return tuple(_choose(value.source, word, kind) for word in split_list(value.text))
+        return tuple(parse_choice(value.source, word, kind) for word in split_list(value.text))
 
 
 def with_source(error: ConfigError, values: OptionValues) -> ConfigError:
@@ -111,10 +111,3 @@ def with_source(error: ConfigError, values: OptionValues) -> ConfigError:
     if value.file is None:
         return ConfigError(value.source, error.value, error.remedy)
     return ConfigError(value.source, value.value_in_file, error.remedy, value.file)
-
-
-def _choose(source: str, text: str, members: Iterable[_E]) -> _E:
-    by_name = {str(member.value): member for member in members}
-    if text not in by_name:
-        raise ConfigError(source, text, f"choose one of {', '.join(by_name)}")
-    return by_name[text]

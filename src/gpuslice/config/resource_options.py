@@ -36,6 +36,22 @@ MEMORY_OPTIONS = (
         key="sharing.memory.reserve",
     ),
     Option(
+        "memory-advertise",
+        "Free units to advertise: one-gpu (those of one GPU, which is the most that a pod can get) "
+        "or all (for a scheduler that knows GPUs).",
+        "one-gpu",
+        ("GPUSLICE_MEMORY_ADVERTISE",),
+        key="sharing.memory.advertise",
+    ),
+    Option(
+        "memory-ids",
+        "Form of the device ids: long (<UUID>-_-<number>), short (<minor number>-<number>) or auto "
+        "(long, but short for a GPU with very many units).",
+        "auto",
+        ("GPUSLICE_MEMORY_IDS",),
+        key="sharing.memory.ids",
+    ),
+    Option(
         "threads",
         "Limit on the threads of a container: proportional to its memory, or none.",
         "proportional",

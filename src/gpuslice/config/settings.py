@@ -9,9 +9,12 @@ from pathlib import Path
 
 from gpuslice.config.describe_settings import describe_settings
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.nested_rules import check_nested_rules
 from gpuslice.config.validation import (
     check_absolute_path,
+    check_file_path,
     check_imex_channels,
+    check_path,
     check_socket_path,
 )
 from gpuslice.slicing.rules import (
@@ -25,8 +28,12 @@ from gpuslice.slicing.rules import (
 
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
-# In the container of a nested node: the list of its GPUs.
+# In the container of a nested node: the list of its GPUs, as the container writes it.
 NESTED_ENV = "/gpu.env"
+# The same list, as the host node mounts it. Nothing else uses this path: a second mount at the same
+# path would hide the list, or keep the container from starting. It is at the root, because the
+# container may mount something else at /run or /etc.
+NESTED_MOUNT = "/gpuslice/gpu.env"
 NESTED_DIRECTORY = "/var/lib/gpuslice/nested"
 FEATURES_FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
@@ -165,6 +172,10 @@ class LabelSettings:
     machine_type_file: str = MACHINE_TYPE_FILE
     use_node_feature_api: bool = True
 
+    def __post_init__(self) -> None:
+        check_path("flags.gfd.outputFile", self.output_file)
+        check_path("flags.gfd.machineTypeFile", self.machine_type_file)
+
 
 LABEL_DEFAULTS = LabelSettings()
 
@@ -189,13 +200,18 @@ class Settings:
     nested_devices: str | None = None
     # The directory on the host with the lists for nested nodes.
     nested_directory: str = NESTED_DIRECTORY
+    # Where containers of nested nodes have the list; None: as a variable only.
+    nested_file: str | None = NESTED_MOUNT
     labels: LabelSettings = LABEL_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:
             check_absolute_path("nested-env", self.nested_env, "it is a file of the agent")
         check_absolute_path("nested-dir", self.nested_directory, "it is mounted from the host")
+        if self.nested_file is not None:
+            check_file_path("nested-file", self.nested_file)
         self._check_mps_replicas()
+        check_nested_rules(self.rules)
         self._check_memory_resource()
         self._check_sockets()
 

@@ -22,8 +22,21 @@ class Timing:
     gpu_probe: float = 5.0
     # After waiting for events of GPUs failed.
     gpu_event_retry: float = 1.0
+    # Until a GPU whose errors can no longer be watched is unhealthy.
+    gpu_unwatched: float = 10.0
+    # Until a call of the driver counts as hanging, and until opening the driver does.
+    driver_answer: float = 10.0
+    driver_open: float = 60.0
+    # Until the end of a program does not wait for the driver any more.
+    driver_close: float = 2.0
+    # Until a program that was told to stop exits, whatever it waits for.
+    stop: float = 20.0
     # Read from the kubelet which devices are in use.
-    usage_poll: float = 10.0
+    usage_poll: float = 2.0
+    # After the kubelet allocated devices, until the node advertises others.
+    usage_settle: float = 0.5
+    # Before Allocate is rejected again, after it was rejected.
+    refusal: float = 1.0
     # The agent probes MPS control daemons.
     mps_probe: float = 5.0
     # The program that runs MPS control daemons probes them.
@@ -35,10 +48,19 @@ class Timing:
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0
+    # Until a configuration that is being read or checked counts as invalid.
+    config_check: float = 30.0
+    # Search for lists of nested nodes that no container uses, and how long to keep them at least.
+    nested_file_scan: float = 600.0
+    nested_file_keep: float = 3600.0
     # Until a program starts without the label of its node.
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.
     directory_resync: float = 5.0
+    # Until a client of metrics and probes has sent its request, and until it has read the answer.
+    http_client: float = 5.0
+    # Metrics are rendered again after this time, however often they are read.
+    metrics_cache: float = 1.0
 
 
 def read_timing(environment: Mapping[str, str]) -> Timing:

@@ -8,18 +8,22 @@ from typing import get_args, get_origin
 
 import msgspec
 
+# More would not help: the file is probably of another program.
+_MOST_MESSAGES = 10
+_LONGEST_NAME = 64
+
 
 def remove_unknown_keys(
     document: object, section: type[msgspec.Struct]
 ) -> tuple[object, tuple[str, ...]]:
     """The document without the keys that the section does not have, and a message for each.
 
-    A key without a value (`sharing:`) is removed too, unless the section has an effect even without
-    content (`memory:`).
+    Only the first ten keys have a message of their own. A key without a value (`sharing:`) is
+    removed too, unless the section has an effect even without content (`memory:`).
     """
-    unknown: list[str] = []
-    known = _remove(document, section, "", section, unknown)
-    return known, tuple(unknown)
+    unknown = _Unknown(section)
+    known = _remove(document, section, "", unknown)
+    return known, unknown.messages()
 
 
 def all_keys(section: type[msgspec.Struct], parent: str = "") -> Iterator[str]:
@@ -32,16 +36,29 @@ def all_keys(section: type[msgspec.Struct], parent: str = "") -> Iterator[str]:
             yield from all_keys(inner, key)
 
 
-def _remove(
-    value: object,
-    section: type[msgspec.Struct],
-    parent: str,
-    root: type[msgspec.Struct],
-    unknown: list[str],
-) -> object:
+class _Unknown:
+    """The unknown keys. Suggestions are expensive, so only the first keys get one."""
+
+    def __init__(self, root: type[msgspec.Struct]) -> None:
+        self._keys = tuple(all_keys(root))
+        self._messages: list[str] = []
+        self._more = 0
+
+    def add(self, name: object, parent: str, siblings: list[str]) -> None:
+        if len(self._messages) < _MOST_MESSAGES:
+            self._messages.append(_message(str(name), parent, siblings, self._keys))
+        else:
+            self._more += 1
+
+    def messages(self) -> tuple[str, ...]:
+        more = (f"and {self._more} more unknown keys",) if self._more else ()
+        return (*self._messages, *more)
+
+
+def _remove(value: object, section: type[msgspec.Struct], parent: str, unknown: _Unknown) -> object:
     if isinstance(value, list):
         return [
-            _remove(item, section, f"{parent}[{position}]", root, unknown)
+            _remove(item, section, f"{parent}[{position}]", unknown)
             for position, item in enumerate(value)
         ]
     if not isinstance(value, dict):
@@ -50,26 +67,28 @@ def _remove(
     known: dict[str, object] = {}
     for name, item in value.items():
         if name not in fields:
-            unknown.append(_message(str(name), parent, list(fields), root))
+            unknown.add(name, parent, list(fields))
             continue
         inner = _section_of(fields[name].type)
         if item is not None:
             key = _join(parent, name)
-            known[name] = item if inner is None else _remove(item, inner, key, root, unknown)
+            known[name] = item if inner is None else _remove(item, inner, key, unknown)
         elif inner is not None and fields[name].default is None:
             known[name] = {}
     return known
 
 
-def _message(name: str, parent: str, siblings: list[str], root: type[msgspec.Struct]) -> str:
+def _message(name: str, parent: str, siblings: list[str], keys: tuple[str, ...]) -> str:
+    if len(name) > _LONGEST_NAME:
+        return f"unknown key `{_join(parent, name[:_LONGEST_NAME])}…`; remove it"
     message = f"unknown key `{_join(parent, name)}`"
-    elsewhere = [key for key in all_keys(root) if _same(key.rpartition(".")[2], name)]
+    elsewhere = [key for key in keys if _same(key.rpartition(".")[2], name)]
     sibling = _nearest(name, siblings)
     if sibling is not None and _same(sibling, name):
         return f"{message}; did you mean `{sibling}`?"
     if elsewhere:
         return f"{message}; it belongs at `{'` or `'.join(elsewhere)}`"
-    nearest = sibling or _nearest(name, [key.rpartition(".")[2] for key in all_keys(root)])
+    nearest = sibling or _nearest(name, [key.rpartition(".")[2] for key in keys])
     return f"{message}; did you mean `{nearest}`?" if nearest else f"{message}; remove it"
 
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import TypeVar
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.rules import ALL, Selection
 from gpuslice.slicing.units import MemoryUnit, parse_mib
+
+_E = TypeVar("_E", bound=Enum)
 
 # Go's booleans: NVIDIA's programs accept these and no others.
 _TRUE = frozenset({"1", "t", "T", "true", "TRUE", "True"})
@@ -39,6 +43,13 @@ _HIGHEST_PORT = 65535
 def parse_boolean(text: str) -> bool | None:
     """None if the text is neither true nor false."""
     return text in _TRUE if text in _TRUE or text in _FALSE else None
+
+
+def parse_choice(field: str, text: str, members: Iterable[_E]) -> _E:
+    by_name = {str(member.value): member for member in members}
+    if text not in by_name:
+        raise ConfigError(field, text, f"choose one of {', '.join(by_name)}")
+    return by_name[text]
 
 
 def split_list(text: str) -> tuple[str, ...]:

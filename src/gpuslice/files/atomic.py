@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuslice.files.lock import locked_directory
+
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> bool:
-    """Returns whether it was written. The directory must exist."""
+    """Returns whether it was written. The directory must exist. Blocks. Raises OSError."""
     if _is_current(path, content, mode):
         return False
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -36,10 +37,11 @@ def _draft_of(path: Path) -> Iterator[Path]:
     """A path to write to, which is renamed to `path` if there is no error.
 
     It is always the same: a crash leaves at most one draft, and the next write removes it. Readers
-    ignore it because of its dot and its suffix.
+    ignore it because of its dot and its suffix. During an upgrade, two processes may write at the
+    same time, so the directory is locked.
     """
     draft = path.with_name(f".{path.name}.tmp")
-    with _locked(path.parent) as directory:
+    with locked_directory(path.parent) as directory:
         draft.unlink(missing_ok=True)
         try:
             yield draft
@@ -55,14 +57,3 @@ def _is_current(path: Path, content: bytes, mode: int) -> bool:
     with contextlib.suppress(OSError):
         return path.stat().st_mode & 0o777 == mode and path.read_bytes() == content
     return False
-
-
-@contextlib.contextmanager
-def _locked(directory: Path) -> Iterator[int]:
-    """During an upgrade, two processes may write at the same time."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield descriptor
-    finally:
-        os.close(descriptor)

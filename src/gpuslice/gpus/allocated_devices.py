@@ -2,32 +2,36 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import NESTED_ENV, NESTED_MOUNT, Settings
+from gpuslice.files.untrusted import FileTooLarge, NotRegularFile, read_untrusted
 from gpuslice.gpus.inventory import Inventory
-from gpuslice.slicing.allocated_devices import (
+from gpuslice.slicing.allocated_devices import allocated_gpus, missing
+from gpuslice.slicing.allocated_list import (
     LONGEST_BYTES,
     VARIABLE,
     AllocatedDevicesError,
-    allocated_gpus,
-    missing,
     parse_allocated_devices,
 )
-from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.errors import NothingToAdvertise
 from gpuslice.slicing.notice import Notice
 
+# Path, inode, size and time of the file with the list.
+ListVersion = tuple[str, int, int, int]
 
-class AllocatedDevicesUnreadable(SlicingError):
-    """Names the field, its value and the remedy."""
+
+class AllocatedDevicesUnreadable(NothingToAdvertise):
+    """Names the field, its value and the remedy.
+
+    The container that is the node may write the list later, so a guest can wait for it.
+    """
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
         super().__init__(
-            Code.INVALID_ALLOCATED_DEVICES, f"{field}: {str(value)!r} is not valid: {remedy}"
+            f"{field}: {str(value)!r} is not valid: {remedy}", Code.INVALID_ALLOCATED_DEVICES
         )
 
 
@@ -38,7 +42,7 @@ def own_gpus(inventory: Inventory, settings: Settings) -> Inventory:
     """
     if settings.nested_env is None:
         return inventory
-    file = Path(settings.nested_env)
+    file = list_file(Path(settings.nested_env))
     by_file = file.exists() or settings.nested_devices is None
     allocated = read_allocated_devices(file if by_file else None, settings.nested_devices)
     own = allocated_gpus(
@@ -52,6 +56,26 @@ def own_gpus(inventory: Inventory, settings: Settings) -> Inventory:
         message = f"allocated GPUs do not answer: {', '.join(absent)}"
         notices = (*notices, Notice(Code.GPU_SKIPPED, message))
     return replace(inventory, gpus=own, notices=notices)
+
+
+def list_file(configured: Path, mounted: Path = Path(NESTED_MOUNT)) -> Path:
+    """The file with the list. By default, it is where the host node mounts it, if it does.
+
+    That file takes precedence: the other one may be a leftover in an image.
+    """
+    return mounted if str(configured) == NESTED_ENV and mounted.is_file() else configured
+
+
+def list_version(settings: Settings) -> ListVersion | None:
+    """Changes when the file with the list does. None: there is no file. Blocks on the disk."""
+    if settings.nested_env is None:
+        return None
+    file = list_file(Path(settings.nested_env))
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return str(file), found.st_ino, found.st_size, found.st_mtime_ns
 
 
 def read_allocated_devices(path: Path | None, variable: str | None) -> tuple[str, ...]:
@@ -74,7 +98,16 @@ def _parsed(text: str, field: str, value: object) -> tuple[str, ...]:
 
 def _read(path: Path) -> str:
     try:
-        content = _read_regular_file(path)
+        # Links are allowed: whoever runs the nested node names this path.
+        content = read_untrusted(path, LONGEST_BYTES, follow_links=True)
+    except NotRegularFile as error:
+        raise AllocatedDevicesUnreadable(
+            "nested-env", path, "this is not a regular file; name the file that lists the GPUs"
+        ) from error
+    except FileTooLarge as error:
+        raise AllocatedDevicesUnreadable(
+            "nested-env", path, f"{error.strerror}; name the file that lists the GPUs"
+        ) from error
     except OSError as error:
         raise AllocatedDevicesUnreadable(
             "nested-env",
@@ -82,31 +115,9 @@ def _read(path: Path) -> str:
             f"the file cannot be read ({error.strerror}); mount it from the host node, or unset "
             "nested=guest if this is not a nested node",
         ) from error
-    if content is None:
-        raise AllocatedDevicesUnreadable(
-            "nested-env", path, "this is not a regular file; name the file that lists the GPUs"
-        )
-    if len(content) > LONGEST_BYTES:
-        raise AllocatedDevicesUnreadable(
-            "nested-env",
-            path,
-            f"the file has more than {LONGEST_BYTES} bytes; name the file that lists the GPUs",
-        )
     try:
         return content.decode()
     except UnicodeDecodeError as error:
         raise AllocatedDevicesUnreadable(
             "nested-env", path, f"the file is not UTF-8 at byte {error.start}; use plain text"
         ) from error
-
-
-def _read_regular_file(path: Path) -> bytes | None:
-    """None if it is not a regular file. Does not block if it is a named pipe."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            return None
-        with os.fdopen(descriptor, "rb", closefd=False) as file:
-            return file.read(LONGEST_BYTES + 1)
-    finally:
-        os.close(descriptor)

@@ -8,6 +8,18 @@ from gpuslice.codes import Code
 from gpuslice.slicing.device import Device
 
 
+def fault_of(device: Device, code: Code, message: str) -> Fault:
+    """A fault of this device only: of a GPU as a whole, or of one MIG device."""
+    mig = device.mig
+    return Fault(
+        code,
+        message,
+        device.gpu,
+        mig.gpu_instance if mig else None,
+        mig.compute_instance if mig else None,
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """`gpu` is None if every GPU of the node is affected, or the driver does not name one.

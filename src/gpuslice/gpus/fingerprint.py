@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuslice.gpus.inventory import Inventory, Skipped
+from gpuslice.gpus.inventory import Inventory, Skipped, can_be_read
 from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
 from gpuslice.gpus.pci import gpu_functions
 from gpuslice.slicing.gpu import Gpu
@@ -108,11 +108,9 @@ def _skipped_indices(inventory: Inventory, gpu: Gpu) -> frozenset[int]:
 
 def _answers(nvml: Nvml, skipped: Skipped) -> bool:
     try:
-        gpu = nvml.gpu(skipped.index)
-        gpu.probe()
         if skipped.mig_index is None:
-            return True
-        device = gpu.mig_device(skipped.mig_index)
+            return can_be_read(nvml, skipped.index)
+        device = nvml.gpu(skipped.index).mig_device(skipped.mig_index)
         if device is not None:
             device.attributes()
     except NvmlError:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 from collections.abc import Mapping
@@ -11,8 +10,9 @@ from typing import Protocol
 from gpuslice.codes import Code
 from gpuslice.config.settings import HealthSettings
 from gpuslice.config.timing import Timing
+from gpuslice.gpus.event_watch import EventWatch
 from gpuslice.gpus.faults import Fault
-from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError, XidEvent, XidEvents
+from gpuslice.gpus.nvml import DriverHangs, GpuHandle, Nvml, NvmlError, XidEvent
 from gpuslice.gpus.xids import is_fatal, is_watched
 from gpuslice.slicing.notice import Notice
 
@@ -27,8 +27,8 @@ _PROBES_UNTIL_LOST = 3
 class HealthReporter(Protocol):
     """Called from the thread of the watch, and from the thread that starts it."""
 
-    def watch_started(self) -> None:
-        """Everything that cannot be watched is reported again from here on."""
+    def unwatched(self, faults: tuple[Fault, ...]) -> None:
+        """These GPUs cannot be watched now; all others can."""
 
     def fault(self, fault: Fault) -> None: ...
 
@@ -53,7 +53,6 @@ class HealthWatch:
         self._reporter = reporter
         self._timing = timing
         self._handles: dict[str, GpuHandle] = {}
-        self._events: XidEvents | None = None
         # How many probes in a row have failed.
         self._failed_probes: dict[str, int] = {}
         # GPUs that do not answer.
@@ -61,74 +60,56 @@ class HealthWatch:
         self._wait_error = ""
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
+        self._events = EventWatch(
+            nvml,
+            timing,
+            pause=self._stopping.wait,
+            unwatched=reporter.unwatched,
+            notice=reporter.notice,
+            received=self._received,
+        )
 
     def start(self) -> None:
         """The driver collects events from here on, so none is missed before the first wait."""
-        self._reporter.watch_started()
-        if not self._indices or not is_watched(self._settings):
-            return
-        for uuid, index in self._indices.items():
-            try:
-                self._handles[uuid] = self._nvml.gpu(index)
-            except NvmlError as error:
-                self._report_lost(uuid, error)
-        try:
-            self._open_events()
-        except NvmlError as error:
-            self._report(Code.GPU_NOT_WATCHED, f"GPU errors cannot be watched ({error})")
-        self._thread = threading.Thread(target=self._run, name="gpu-health", daemon=True)
-        self._thread.start()
+        if self._indices and is_watched(self._settings):
+            self._events.start()
+            self._open_handles()
+            self._thread = threading.Thread(target=self._run, name="gpu-health", daemon=True)
+            self._thread.start()
+        else:
+            self._reporter.unwatched(())
 
     def stop(self) -> bool:
-        """Returns whether the thread has ended. It may hang in a call to the driver forever."""
+        """Returns whether the thread has ended. A call to the driver may take a while."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join(_STUCK_SECONDS)
             if self._thread.is_alive():
                 return False
-        self._drain()
-        self._close_events()
+        self._events.close()
         return True
 
-    def _drain(self) -> None:
-        """Events since the last wait would be lost with the event set."""
-        with contextlib.suppress(NvmlError):
-            while self._events is not None and (event := self._events.wait(0)) is not None:
-                if is_fatal(event.xid, self._settings):
-                    self._report_xid(event)
-
-    def _open_events(self) -> None:
-        """Registers every GPU that answers."""
-        fresh = XidEvents()
-        self._close_events()
-        self._events = fresh
-        for uuid, handle in self._handles.items():
-            if uuid not in self._lost:
-                self._register(fresh, uuid, handle)
-
-    def _close_events(self) -> None:
-        events, self._events = self._events, None
-        if events is not None:
-            with contextlib.suppress(NvmlError):
-                events.close()
-
-    def _register(self, events: XidEvents, uuid: str, handle: GpuHandle) -> None:
-        try:
-            if not events.register(handle):
-                message = f"GPU {handle.index} ({uuid}) reports no XIDs; only its loss is detected"
-                self._reporter.notice(Notice(Code.NO_XID_EVENTS, message))
-        except NvmlError as error:
-            if error.gpu_is_lost:
+    def _open_handles(self) -> None:
+        """Those that are missing."""
+        for uuid, index in self._indices.items():
+            if uuid in self._handles:
+                continue
+            try:
+                self._handles[uuid] = self._nvml.gpu(index)
+                self._events.add(uuid, self._handles[uuid])
+            except DriverHangs:
+                continue  # this is a fault already
+            except NvmlError as error:
                 self._report_lost(uuid, error)
-            else:
-                self._report(Code.GPU_NOT_WATCHED, f"its errors cannot be watched ({error})", uuid)
+        self._events.report()
 
     def _run(self) -> None:
         try:
             self._watch()
         except Exception as error:
             # Without a watch, broken GPUs would stay healthy.
-            self._report(Code.GPU_NOT_WATCHED, f"the health watch failed ({error!r})")
+            message = f"the health watch failed ({error!r})"
+            self._reporter.unwatched((Fault(Code.GPU_NOT_WATCHED, message),))
             raise
 
     def _watch(self) -> None:
@@ -136,22 +117,28 @@ class HealthWatch:
         wait_seconds = min(interval, _LONGEST_WAIT_SECONDS)
         probe_at = time.monotonic() + interval
         while not self._stopping.is_set():
-            if self._events is None:
-                self._stopping.wait(wait_seconds)
-            else:
-                self._wait(self._events, wait_seconds)
+            self._wait(wait_seconds)
             if time.monotonic() >= probe_at:
+                self._open_handles()
                 self._probe()
                 probe_at = time.monotonic() + interval
+            self._events.report()
 
-    def _wait(self, events: XidEvents, seconds: float) -> None:
+    def _wait(self, seconds: float) -> None:
         try:
-            event = events.wait(round(seconds * 1000))
+            event = self._events.wait(seconds)
+        except DriverHangs:
+            # This is a fault already, and the GPUs are enumerated again when the call returns.
+            self._stopping.wait(self._timing.gpu_event_retry)
         except NvmlError as error:
             self._wait_failed(error)
-            return
-        self._wait_error = ""
-        if event is not None and is_fatal(event.xid, self._settings):
+        else:
+            self._wait_error = ""
+            if event is not None:
+                self._received(event)
+
+    def _received(self, event: XidEvent) -> None:
+        if is_fatal(event.xid, self._settings):
             self._report_xid(event)
 
     def _wait_failed(self, error: NvmlError) -> None:
@@ -160,12 +147,8 @@ class HealthWatch:
             self._wait_error = str(error)
             message = f"waiting for GPU errors fails, retrying ({error})"
             self._reporter.notice(Notice(Code.EVENT_WAIT_FAILED, message))
-        known = set(self._lost)
         self._probe()
-        if self._lost - known:
-            # A lost GPU may break the event set. If a new one fails, too, the old one stays.
-            with contextlib.suppress(NvmlError):
-                self._open_events()
+        self._events.failed(error, self._lost)
         # A broken driver must not cause a busy loop.
         self._stopping.wait(self._timing.gpu_event_retry)
 
@@ -194,6 +177,8 @@ class HealthWatch:
         for uuid, handle in self._handles.items():
             try:
                 handle.probe()
+            except DriverHangs:
+                continue  # this is a fault already
             except NvmlError as error:
                 self._failed_probes[uuid] = self._failed_probes.get(uuid, 0) + 1
                 if error.gpu_is_lost or self._failed_probes[uuid] >= _PROBES_UNTIL_LOST:
@@ -208,7 +193,4 @@ class HealthWatch:
             return
         self._lost.add(uuid)
         what = "the GPU is lost" if error.gpu_is_lost else "the GPU does not answer"
-        self._report(Code.GPU_LOST, f"{what} ({error})", uuid)
-
-    def _report(self, code: Code, message: str, uuid: str | None = None) -> None:
-        self._reporter.fault(Fault(code, message, uuid))
+        self._reporter.fault(Fault(Code.GPU_LOST, f"{what} ({error})", uuid))

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 
 from gpuslice.codes import Code
+from gpuslice.gpus.kernel_gpus import read_kernel_gpus
 from gpuslice.gpus.mig_capabilities import Capabilities, read_capabilities
 from gpuslice.gpus.mig_devices import read_mig_devices
-from gpuslice.gpus.nvml import GpuHandle, Nvml, NvmlError
+from gpuslice.gpus.nvml import GpuHandle, Nonsense, Nvml, NvmlError
 from gpuslice.gpus.pci import numa_node
+from gpuslice.gpus.plausible import duplicate_mig_uuids, duplicates, gpu_problem
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.notice import Notice
 
 # The display GPU of a DGX Station, which is not for compute.
 _DISPLAYS = frozenset({"DGX Display", "NVIDIA DGX Display"})
+_SYSFS, _PROC = Path("/sys"), Path("/proc")
 
 
 class Platform(Enum):
@@ -35,8 +38,9 @@ class Skipped:
     reason: str
     # The index of the MIG device on its GPU; None: the GPU itself.
     mig_index: int | None = None
-    # It does not answer, and may answer later.
+    # It does not answer, or not with what can be true, and may do so later.
     silent: bool = False
+    code: Code = Code.GPU_SKIPPED
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +56,12 @@ class Inventory:
     platform: Platform = Platform.NVML
 
 
-def read_inventory(nvml: Nvml, sysfs: Path = Path("/sys"), proc: Path = Path("/proc")) -> Inventory:
-    """A GPU that does not answer is skipped and does not affect the others."""
-    reading = _Reading(sysfs, read_capabilities(proc))
+def read_inventory(nvml: Nvml, sysfs: Path = _SYSFS, proc: Path = _PROC) -> Inventory:
+    """A GPU that does not answer, or reports what cannot be true, does not affect the others."""
+    reading = _Reading(nvml, sysfs, proc)
     for index in range(nvml.count()):
-        try:
-            reading.add(nvml.gpu(index))
-        except NvmlError as error:
-            reason = f"it does not answer ({error})"
-            reading.skipped.append(Skipped(index, reason, silent=True))
+        reading.try_to_add(index)
+    reading.skip_duplicates()
     return Inventory(
         nvml.driver_version(),
         tuple(reading.gpus),
@@ -70,18 +71,61 @@ def read_inventory(nvml: Nvml, sysfs: Path = Path("/sys"), proc: Path = Path("/p
     )
 
 
+def can_be_read(nvml: Nvml, index: int, sysfs: Path = _SYSFS, proc: Path = _PROC) -> bool:
+    """Whether a GPU that was skipped would be skipped again."""
+    reading = _Reading(nvml, sysfs, proc)
+    reading.try_to_add(index)
+    return not any(one.mig_index is None for one in reading.skipped)
+
+
 class _Reading:
     """Collects the properties of one GPU after the other."""
 
-    def __init__(self, sysfs: Path, capabilities: Capabilities) -> None:
+    def __init__(self, nvml: Nvml, sysfs: Path, proc: Path) -> None:
+        self._nvml = nvml
         self._sysfs = sysfs
-        self._capabilities = capabilities
+        # The driver serves these files, so reading them may hang as well.
+        self._capabilities: Capabilities = nvml.driver_calls(read_capabilities, proc)
+        self._kernel = nvml.driver_calls(read_kernel_gpus, proc)
         self.gpus: list[Gpu] = []
         self.skipped: list[Skipped] = []
         self.not_exclusive: list[Gpu] = []
         self.notices: list[Notice] = []
 
-    def add(self, handle: GpuHandle) -> None:
+    def try_to_add(self, index: int) -> None:
+        try:
+            self._add(self._nvml.gpu(index))
+        except Nonsense as error:
+            self._skip_implausible(index, str(error))
+        except NvmlError as error:
+            self.skipped.append(Skipped(index, f"it does not answer ({error})", silent=True))
+        except Exception as error:  # noqa: BLE001 (whatever it is, it concerns this GPU only)
+            self._skip_implausible(index, repr(error))
+
+    def skip_duplicates(self) -> None:
+        wrong = duplicates(self.gpus, self._kernel)
+        for index, reason in wrong.items():
+            self._skip_implausible(index, reason)
+        self.gpus = [gpu for gpu in self.gpus if gpu.index not in wrong]
+        self.not_exclusive = [gpu for gpu in self.not_exclusive if gpu.index not in wrong]
+        uuids = duplicate_mig_uuids(self.gpus)
+        for gpu in self.gpus if uuids else ():
+            self.skipped.extend(
+                Skipped(gpu.index, f"another one has the UUID {mig.uuid} as well", mig.index)
+                for mig in gpu.mig
+                if mig.uuid in uuids
+            )
+        if uuids:
+            self.gpus = [
+                replace(gpu, mig=tuple(mig for mig in gpu.mig if mig.uuid not in uuids))
+                for gpu in self.gpus
+            ]
+
+    def _skip_implausible(self, index: int, reason: str) -> None:
+        message = f"the driver reports what cannot be true: {reason}"
+        self.skipped.append(Skipped(index, message, silent=True, code=Code.GPU_IMPLAUSIBLE))
+
+    def _add(self, handle: GpuHandle) -> None:
         """Raises NvmlError and adds nothing if the GPU does not answer."""
         name = handle.name()
         if name in _DISPLAYS:
@@ -93,6 +137,9 @@ class _Reading:
         mig, skipped = read_mig_devices(handle, self._capabilities) if mig_mode else ((), ())
         memory_mib = _memory_mib(handle)
         gpu = self._describe(handle, name, memory_mib, mig, mig_mode=mig_mode)
+        problem = gpu_problem(gpu)
+        if problem is not None:
+            raise Nonsense(problem)
         # A GPU in MIG mode has no compute mode.
         exclusive = bool(mig_mode) or handle.exclusive_process()
         self.gpus.append(gpu)
@@ -138,8 +185,11 @@ class _Reading:
 def _memory_mib(handle: GpuHandle) -> int:
     """0 for GPUs that share the memory of the processor."""
     try:
-        return handle.memory_mib()
+        memory_mib = handle.memory_mib()
     except NvmlError as error:
         if error.unsupported:
             return 0
         raise
+    if not memory_mib:
+        raise Nonsense("it has 0 MiB of memory")
+    return memory_mib

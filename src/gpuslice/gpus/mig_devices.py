@@ -6,8 +6,11 @@ from dataclasses import dataclass
 
 from gpuslice.gpus.mig_capabilities import Capabilities, NoCapability
 from gpuslice.gpus.mig_profile import name_of_profile, suffix_in_name, suffix_of_profile
-from gpuslice.gpus.nvml import GpuHandle, MigHandle, NvmlError
+from gpuslice.gpus.nvml import GpuHandle, MigHandle, Nonsense, NvmlError
+from gpuslice.gpus.plausible import mig_problem
 from gpuslice.slicing.gpu import MigDevice
+
+_MIB = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +36,9 @@ def read_mig_devices(
                 devices.append(_describe(gpu, handle, gpu_minor, gpu_bytes, capabilities))
         except NoCapability as error:
             skipped.append(SkippedMigDevice(index, str(error), silent=False))
+        except Nonsense as error:
+            reason = f"the driver reports what cannot be true: {error}"
+            skipped.append(SkippedMigDevice(index, reason, silent=True))
         except NvmlError as error:
             if error.gpu_is_lost:
                 raise
@@ -50,7 +56,7 @@ def _describe(
 ) -> MigDevice:
     gpu_instance, compute_instance = handle.gpu_instance(), handle.compute_instance()
     attributes = handle.attributes()
-    return MigDevice(
+    mig = MigDevice(
         uuid=handle.uuid(),
         index=handle.index,
         gpu_instance=gpu_instance,
@@ -68,6 +74,10 @@ def _describe(
         engines=attributes.engines,
         nodes=capabilities.nodes(gpu_minor, gpu_instance, compute_instance),
     )
+    problem = mig_problem(mig, gpu_bytes // _MIB)
+    if problem is not None:
+        raise Nonsense(problem)
+    return mig
 
 
 def _suffix(gpu: GpuHandle, handle: MigHandle, gpu_instance: int) -> str:

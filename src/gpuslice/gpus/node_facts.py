@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice.config.regular_file import read_regular_file
 from gpuslice.config.settings import MACHINE_TYPE_FILE
 from gpuslice.gpus.cuda import CudaError, cuda_version
 from gpuslice.gpus.nvml import Fabric, Nvml, NvmlError
@@ -23,6 +24,7 @@ _VENDOR_SPECIFIC, _BROKEN = 0x09, 0xFF
 _SIGNATURE = b"VF"
 _RECORDS = 5
 _VERSION_RECORD, _VERSION_LENGTH = 0, 10
+_MACHINE_BYTES = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,10 +133,12 @@ def _fabrics(nvml: Nvml, gpus: Sequence[Gpu]) -> Iterator[Fabric]:
 
 
 def _machine(path: str) -> str:
+    """Of a regular file only: a label holds 63 characters, and a device may never end."""
     try:
-        return Path(path).read_text(encoding="utf-8", errors="replace").strip() if path else UNKNOWN
+        content = read_regular_file(Path(path), _MACHINE_BYTES) if path else None
     except OSError:
         return UNKNOWN
+    return UNKNOWN if content is None else content.decode("utf-8", "replace").strip()
 
 
 def _cuda_version() -> tuple[int, int]:

@@ -7,12 +7,14 @@ from pathlib import Path
 _NVIDIA = 0x10DE
 # VGA and 3D controllers: the upper two bytes of the PCI class.
 _GPU_CLASSES = (0x0300, 0x0302)
+# Of the kernel.
+_MOST_NUMA_NODES = 1024
 
 
 def numa_node(sysfs: Path, bus_id: str) -> int | None:
-    """None if the machine has no NUMA nodes or does not report them."""
+    """None if the machine has no NUMA nodes, or does not report one that can exist."""
     node = _number(_devices(sysfs) / bus_id / "numa_node")
-    return node if node is not None and node >= 0 else None
+    return node if node is not None and 0 <= node < _MOST_NUMA_NODES else None
 
 
 def pci_class(sysfs: Path, bus_id: str) -> int | None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuslice.config.settings import ContainerSettings
 from gpuslice.inject.edits import ContainerEdits, merged
 from gpuslice.inject.gpushare import gpushare_variables
 from gpuslice.inject.mps import LimitKey, mps_client
-from gpuslice.inject.nested import nested
+from gpuslice.inject.nested import NestedLists, nested
 from gpuslice.inject.visible import Host, visible
 from gpuslice.mps.daemons import Daemon
 from gpuslice.slicing.device import Device
@@ -28,8 +28,7 @@ class Injection:
     daemons: Mapping[str, Daemon] = field(default_factory=dict)
     # Every device of the node, which nodes of nested clusters see.
     all_devices: tuple[Device, ...] = ()
-    # Writes the list of a nested node's devices to a file of the host and returns its path.
-    write_nested_file: Callable[[str], str] = field(default=str, compare=False)
+    nested_lists: NestedLists = field(default_factory=NestedLists)
 
 
 def container_edits(grants: Sequence[Grant], injection: Injection) -> list[ContainerEdits]:
@@ -55,7 +54,7 @@ def _visible_devices(grant: Grant, injection: Injection) -> ContainerEdits:
             injection.all_devices,
             injection.containers,
             injection.host,
-            injection.write_nested_file,
+            injection.nested_lists,
         )
     return visible(devices, injection.containers, injection.host)
 

@@ -1,15 +1,16 @@
 """What a container receives that is a node of a nested cluster.
 
 The device plugin inside enumerates GPUs like any other, so the container sees every GPU of the
-host. A variable and a file list the GPUs that it owns. The file is there because an init system or
-an inner kubelet may drop the environment.
+host. A variable lists the GPUs that it owns, and a file as well unless the container writes one
+itself: an init system or an inner kubelet may drop the environment.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
-from gpuslice.config.settings import NESTED_ENV, ContainerSettings, DeviceList
+from gpuslice.config.settings import NESTED_MOUNT, ContainerSettings, DeviceList
 from gpuslice.inject.edits import ContainerEdits, Mount, merged
 from gpuslice.inject.visible import (
     Host,
@@ -22,8 +23,21 @@ from gpuslice.inject.visible import (
     listed_by_variable,
     runtime_id,
 )
-from gpuslice.slicing.allocated_devices import VARIABLE
+from gpuslice.slicing.allocated_list import VARIABLE
 from gpuslice.slicing.device import Device
+
+# Where the container has the file, for its scripts.
+FILE_VARIABLE = f"{VARIABLE}_FILE"
+
+
+@dataclass(frozen=True, slots=True)
+class NestedLists:
+    """The files that list the devices of nested nodes."""
+
+    # None: containers get a variable only.
+    container_path: str | None = NESTED_MOUNT
+    # Writes a text to a file of the host and returns its path.
+    write: Callable[[str], str] = field(default=str, compare=False)
 
 
 def nested(
@@ -31,12 +45,9 @@ def nested(
     all_devices: Sequence[Device],
     settings: ContainerSettings,
     host: Host,
-    write_file: Callable[[str], str],
+    lists: NestedLists,
 ) -> ContainerEdits:
-    """`write_file` writes a text to a file of the host and returns its path.
-
-    The variable and CDI name all GPUs. Mounts and device nodes name the container's own GPUs only.
-    """
+    """The variable and CDI name all GPUs. Mounts and device nodes name the container's own only."""
     own, all_ = distinct(devices), distinct([*all_devices, *devices])
     own_ids = [runtime_id(device, settings) for device in own]
     none = ContainerEdits()
@@ -51,17 +62,19 @@ def nested(
                 listed_by_mounts(own_ids, host) if DeviceList.VOLUME_MOUNTS in chosen else none,
             ),
             device_nodes(own, settings, host),
-            ContainerEdits(
-                env={VARIABLE: ",".join(own_ids)},
-                mounts=(
-                    Mount(
-                        write_file(gpu_env(device.uuid for device in own)),
-                        NESTED_ENV,
-                        read_only=True,
-                    ),
-                ),
-            ),
+            ContainerEdits({VARIABLE: ",".join(own_ids)}),
+            _listed_by_file(own, lists),
         ]
+    )
+
+
+def _listed_by_file(own: Sequence[Device], lists: NestedLists) -> ContainerEdits:
+    if lists.container_path is None:
+        return ContainerEdits()
+    host_path = lists.write(gpu_env(device.uuid for device in own))
+    return ContainerEdits(
+        {FILE_VARIABLE: lists.container_path},
+        (Mount(host_path, lists.container_path, read_only=True),),
     )
 
 

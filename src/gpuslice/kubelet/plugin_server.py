@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
-import os
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
 
 from gpuslice.codes import Code
+from gpuslice.files.lock import LockHeld, lock_directory
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice.kubelet.errors import AlreadyServed, PluginServerError
 from gpuslice.kubelet.plugin_service import DevicePluginService, Resource, device_plugin_handler
+from gpuslice.kubelet.refusal_delay import RefusalDelay
 from gpuslice.kubelet.wire import API_VERSION, DeviceListEncoder
+from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
+from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -28,9 +29,13 @@ _GRACE_SECONDS = 1.0
 # The kubelet connects back during this call, for up to 10 s.
 _REGISTER_SECONDS = 15.0
 _FIRST_DELAY_SECONDS = 0.1
-# Other resources of this node create their sockets as well, each within milliseconds.
-_LOCK_RETRY_SECONDS = 0.01
 _LONGEST_DELAY_SECONDS = 10.0
+# Far more than the containers of a node.
+_MOST_WAITING_REQUESTS = 10_000
+# GetPreferredAllocation names every free device, and those that it must include. The list of all
+# devices fits into one message.
+_LONGEST_REQUEST_BYTES = 2 * MESSAGE_LIMIT_BYTES
+_LOCK = "lock"
 
 
 # Device, inode and time of a file: distinguishes a recreated one from the old one, even if the
@@ -54,14 +59,21 @@ class PluginServer:
     """
 
     def __init__(
-        self, resource: Resource, kubelet_socket: Path, socket_name: str, metrics: Metrics
+        self,
+        resource: Resource,
+        kubelet_socket: Path,
+        socket_name: str,
+        metrics: Metrics,
+        refusal_seconds: float,
     ) -> None:
         self._resource = resource
         self._metrics = metrics
+        self._refusal_delay = RefusalDelay(refusal_seconds)
         self._kubelet_socket = kubelet_socket
         self._socket = kubelet_socket.parent / socket_name
         self._wake = asyncio.Event()
         self._encoder = DeviceListEncoder()
+        self._conditions = Conditions(log)
 
     def wake(self) -> None:
         """Call it after every change in the kubelet's directory."""
@@ -112,19 +124,21 @@ class PluginServer:
 
     async def _serve_once(self) -> _Ended:
         """Serves and registers until there is a reason to restart."""
-        streams_ended = asyncio.Event()
+        stream_ended = asyncio.Event()
 
-        def on_streams_end() -> None:
-            streams_ended.set()
+        def on_stream_end() -> None:
+            stream_ended.set()
             self._wake.set()
 
-        service = DevicePluginService(self._resource, self._encoder, on_streams_end, self._metrics)
+        service = DevicePluginService(
+            self._resource, self._encoder, on_stream_end, self._metrics, self._refusal_delay
+        )
         server = await self._listen(service)
         if server is None:
             return _Ended("the kubelet's directory was removed")
         own = _identity(self._socket)
         try:
-            return await self._stay_registered(own, streams_ended)
+            return await self._stay_registered(own, service, stream_ended)
         finally:
             self._metrics.registered(self._resource.name, False)
             service.end_streams()
@@ -132,7 +146,9 @@ class PluginServer:
             if own is not None and _identity(self._socket) == own:
                 self._socket.unlink(missing_ok=True)
 
-    async def _stay_registered(self, own: _Identity | None, streams_ended: asyncio.Event) -> _Ended:
+    async def _stay_registered(
+        self, own: _Identity | None, service: DevicePluginService, stream_ended: asyncio.Event
+    ) -> _Ended:
         registered_with = None
         delay = _FIRST_DELAY_SECONDS
         if _identity(self._kubelet_socket) is None:
@@ -146,10 +162,11 @@ class PluginServer:
                 return _Ended("the plugin's socket was removed")
             if registered_with is not None and kubelet not in (None, registered_with):
                 return _Ended("the kubelet restarted")
-            if registered_with is not None and streams_ended.is_set():
+            if registered_with is not None and stream_ended.is_set():
                 return _Ended("the kubelet ended the device stream", registered_with)
             if registered_with is None and kubelet is not None:
-                if await self._register():
+                stream_ended.clear()
+                if await self._register(service):
                     registered_with = kubelet
                     continue
                 delay = _doubled(delay)
@@ -160,12 +177,18 @@ class PluginServer:
     async def _listen(self, service: DevicePluginService) -> grpc.aio.Server | None:
         """None if the directory was removed meanwhile, for example by a new installation."""
         server = grpc.aio.server(
-            # A GetPreferredAllocation request contains every free device id.
-            options=[("grpc.max_receive_message_length", -1), ("grpc.so_reuseport", 0)]
+            options=[
+                ("grpc.max_receive_message_length", _LONGEST_REQUEST_BYTES),
+                ("grpc.so_reuseport", 0),
+                # From 1,000 waiting requests on, gRPC cancels some of them at random otherwise.
+                ("grpc.server.max_pending_requests", _MOST_WAITING_REQUESTS),
+                ("grpc.server.max_pending_requests_hard_limit", 2 * _MOST_WAITING_REQUESTS),
+            ]
         )
         server.add_generic_rpc_handlers((device_plugin_handler(service),))
         try:
-            async with _locked(self._socket.parent):
+            async with lock_directory(self._socket.parent, self._waits_for_lock):
+                self._conditions.clear(_LOCK)
                 await self._refuse_if_served()
                 self._socket.unlink(missing_ok=True)
                 server.add_insecure_port(f"unix:{self._socket}")
@@ -178,6 +201,17 @@ class PluginServer:
                 "directory and make it writable for this process"
             ) from error
         return server
+
+    def _waits_for_lock(self, held: LockHeld) -> None:
+        """Without the lock, two agents could both find no live socket and both create one."""
+        self._conditions.set(
+            _LOCK,
+            Code.DIRECTORY_LOCKED,
+            "waiting for a lock before the socket is created",
+            held.strerror,
+            resource=self._resource.name,
+            directory=self._socket.parent,
+        )
 
     async def _refuse_if_served(self) -> None:
         """A socket that answers belongs to a running process; a stale one refuses connections."""
@@ -198,7 +232,9 @@ class PluginServer:
             "(two agents for one resource would allocate the same GPUs)"
         )
 
-    async def _register(self) -> bool:
+    async def _register(self, service: DevicePluginService) -> bool:
+        await self._resource.before_registration()
+        service.registering()
         request = api.RegisterRequest(
             version=API_VERSION,
             endpoint=self._socket.name,
@@ -256,19 +292,3 @@ def _identity(path: Path) -> _Identity | None:
     except OSError:
         return None
     return status.st_dev, status.st_ino, status.st_ctime_ns
-
-
-@contextlib.asynccontextmanager
-async def _locked(directory: Path) -> AsyncIterator[None]:
-    """One process at a time checks for a live socket and creates its own."""
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        while True:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                await asyncio.sleep(_LOCK_RETRY_SECONDS)
-        yield
-    finally:
-        os.close(descriptor)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 import grpc
+from google.protobuf.message import DecodeError, Message
 
 from gpuslice.codes import Code
 from gpuslice.inject.edits import ContainerEdits
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
+from gpuslice.kubelet.refusal_delay import RefusalDelay
 from gpuslice.kubelet.watchable import Watchable
 from gpuslice.kubelet.wire import DeviceGroup, DeviceListEncoder, allocate_response
 from gpuslice.telemetry.logs import Logger
@@ -18,6 +20,7 @@ from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
+_M = TypeVar("_M", bound=Message)
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
@@ -43,16 +46,25 @@ class Resource(Protocol):
         """Whether the kubelet must call `pre_start` before each start of a container."""
         ...
 
+    @property
+    def longest_request(self) -> int:
+        """In bytes. A longer request names devices that do not exist, or some of them twice."""
+        ...
+
     def prefer(
         self, available: Sequence[str], must_include: Sequence[str], size: int
     ) -> list[str]: ...
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
         """Raises Refused."""
         ...
 
     async def pre_start(self, ids: Sequence[str]) -> None:
         """Raises Refused."""
+        ...
+
+    async def before_registration(self) -> None:
+        """Called before the kubelet reads the device list for the first time."""
         ...
 
 
@@ -65,21 +77,18 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
                 request_deserializer=api.Empty.FromString,
                 response_serializer=api.DevicePluginOptions.SerializeToString,
             ),
-            # We encode lists and answers ourselves: once per state, and with equal bytes.
+            # We encode lists and answers ourselves: once per state, and with equal bytes. We decode
+            # requests ourselves: one that is too long costs many times its size once it is decoded.
             "ListAndWatch": grpc.unary_stream_rpc_method_handler(
                 service.list_and_watch, request_deserializer=api.Empty.FromString
             ),
             "GetPreferredAllocation": grpc.unary_unary_rpc_method_handler(
                 service.prefer,
-                request_deserializer=api.PreferredAllocationRequest.FromString,
                 response_serializer=api.PreferredAllocationResponse.SerializeToString,
             ),
-            "Allocate": grpc.unary_unary_rpc_method_handler(
-                service.allocate, request_deserializer=api.AllocateRequest.FromString
-            ),
+            "Allocate": grpc.unary_unary_rpc_method_handler(service.allocate),
             "PreStartContainer": grpc.unary_unary_rpc_method_handler(
                 service.pre_start,
-                request_deserializer=api.PreStartContainerRequest.FromString,
                 response_serializer=api.PreStartContainerResponse.SerializeToString,
             ),
         },
@@ -87,21 +96,35 @@ def device_plugin_handler(service: DevicePluginService) -> grpc.GenericRpcHandle
 
 
 class DevicePluginService:
-    """`streams_ended` is called when the last open ListAndWatch stream has ended."""
+    """`stream_ended` is called when the kubelet's ListAndWatch stream has ended.
+
+    Other clients may have streams as well, and gRPC does not tell clients of a socket apart. The
+    kubelet opens its stream when it is asked to register the resource, so the first stream after
+    that is the kubelet's.
+    """
 
     def __init__(
         self,
         resource: Resource,
         encoder: DeviceListEncoder,
-        streams_ended: Callable[[], None],
+        stream_ended: Callable[[], None],
         metrics: Metrics,
+        refusal_delay: RefusalDelay,
     ) -> None:
         self._resource = resource
         self._encoder = encoder
         self._metrics = metrics
-        self._streams_ended = streams_ended
-        self._streams = 0
+        self._refusal_delay = refusal_delay
+        self._stream_ended = stream_ended
+        self._kubelet_is_next = False
+        # Which registration the kubelet's stream belongs to.
+        self._registration = 0
         self._closing = False
+
+    def registering(self) -> None:
+        """Call it before each registration. The stream of an earlier one does not matter then."""
+        self._registration += 1
+        self._kubelet_is_next = True
 
     def end_streams(self) -> None:
         """Ends every open stream without an error."""
@@ -117,21 +140,19 @@ class DevicePluginService:
 
     async def list_and_watch(self, request: api.Empty, context: Context) -> AsyncIterator[bytes]:
         del request, context
-        self._streams += 1
+        is_kubelet, self._kubelet_is_next = self._kubelet_is_next, False
+        registration = self._registration
         try:
             async for groups in self._resource.devices.watch(until=lambda: self._closing):
                 devices = self._encoder.encode(groups)
                 log.debug(Code.DEVICE_LIST_SENT, "sending device list", bytes=len(devices))
                 yield devices
         finally:
-            self._streams -= 1
-            if self._streams == 0:
-                self._streams_ended()
+            if is_kubelet and registration == self._registration:
+                self._stream_ended()
 
-    async def prefer(
-        self, request: api.PreferredAllocationRequest, context: Context
-    ) -> api.PreferredAllocationResponse:
-        del context
+    async def prefer(self, raw: bytes, context: Context) -> api.PreferredAllocationResponse:
+        request = await self._decoded(api.PreferredAllocationRequest, raw, context)
         response = api.PreferredAllocationResponse()
         for container in request.container_requests:
             response.container_responses.add(deviceIDs=self._prefer(container))
@@ -149,14 +170,16 @@ class DevicePluginService:
             log.exception(Code.PREFERENCE_FAILED, "GetPreferredAllocation failed")
             return list(container.must_include_deviceIDs)
 
-    async def allocate(self, request: api.AllocateRequest, context: Context) -> bytes:
+    async def allocate(self, raw: bytes, context: Context) -> bytes:
+        request = await self._decoded(api.AllocateRequest, raw, context)
         containers = [list(container.devices_ids) for container in request.container_requests]
         try:
-            answers = self._resource.allocate(containers)
+            answers = await self._resource.allocate(containers)
         except Refused as refusal:
             name = self._resource.name
             log.warning(refusal.code, "Allocate rejected", resource=name, reason=refusal)
             self._metrics.allocated(name, False)
+            await self._refusal_delay.wait()
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, _details(refusal))
         # The container waits for the answer, not for the log line.
         asyncio.get_running_loop().call_soon(self._allocated, answers)
@@ -167,9 +190,8 @@ class DevicePluginService:
             log.info(Code.ALLOCATED, "allocated", resource=self._resource.name, **_summary(answer))
         self._metrics.allocated(self._resource.name, True)
 
-    async def pre_start(
-        self, request: api.PreStartContainerRequest, context: Context
-    ) -> api.PreStartContainerResponse:
+    async def pre_start(self, raw: bytes, context: Context) -> api.PreStartContainerResponse:
+        request = await self._decoded(api.PreStartContainerRequest, raw, context)
         try:
             await self._resource.pre_start(list(request.devices_ids))
         except Refused as refusal:
@@ -177,6 +199,24 @@ class DevicePluginService:
             log.warning(refusal.code, "PreStartContainer rejected", resource=name, reason=refusal)
             await context.abort(grpc.StatusCode.UNAVAILABLE, _details(refusal))
         return api.PreStartContainerResponse()
+
+    async def _decoded(self, kind: type[_M], raw: bytes, context: Context) -> _M:
+        longest = self._resource.longest_request
+        if len(raw) > longest:
+            name = self._resource.name
+            refusal = Refused(
+                Code.REQUEST_TOO_LONG,
+                f"invalid request for {name}: it has {len(raw)} bytes, and a request that names "
+                f"each device of this node once has at most {longest}",
+            )
+            log.warning(refusal.code, "request rejected", resource=name, reason=refusal)
+            await self._refusal_delay.wait()
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, _details(refusal))
+        try:
+            return kind.FromString(raw)
+        except DecodeError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"invalid request: {error}")
+            raise  # abort has raised
 
 
 def _details(refusal: Refused) -> str:

@@ -16,11 +16,19 @@ UNHEALTHY = "Unhealthy"
 
 @dataclass(frozen=True, slots=True)
 class DeviceGroup:
-    """Devices of a list that have the same health and the same NUMA node."""
+    """Devices of one GPU in a list."""
 
     ids: DeviceIds
     healthy: bool
     numa_node: int | None = None
+    # If set, only these are healthy.
+    only: frozenset[str] | None = None
+
+    @property
+    def healthy_count(self) -> int:
+        if not self.healthy:
+            return 0
+        return len(self.ids) if self.only is None else len(self.only)
 
 
 class DeviceListEncoder:
@@ -46,10 +54,17 @@ class DeviceListEncoder:
 
 
 def device_list(group: DeviceGroup) -> bytes:
+    healthy, only = group.healthy, group.only
     nodes = [] if group.numa_node is None else [api.NUMANode(ID=group.numa_node)]
     topology = api.TopologyInfo(nodes=nodes) if nodes else None
-    health = HEALTHY if group.healthy else UNHEALTHY
-    devices = [api.Device(ID=one, health=health, topology=topology) for one in group.ids]
+    devices = [
+        api.Device(
+            ID=one,
+            health=HEALTHY if healthy and (only is None or one in only) else UNHEALTHY,
+            topology=topology,
+        )
+        for one in group.ids
+    ]
     return api.ListAndWatchResponse(devices=devices).SerializeToString(deterministic=True)
 
 

@@ -13,7 +13,7 @@ from gpuslice.slicing.units import MemoryUnit
 _PREFIX = f"{OWN_DOMAIN}/"
 # Names that fit between the prefix and the longest suffix.
 _LONGEST_MODEL = LONGEST - len("gpu.") - len(".replicas")
-_LONGEST_RESOURCE = LONGEST - len("resource.") - len(".capacity")
+_LONGEST_RESOURCE = LONGEST - len("resource.") - len(".advertise")
 
 
 def model_labels(models: Iterable[Model], sharing: Mapping[str, Sharing]) -> dict[str, str]:
@@ -42,6 +42,9 @@ def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
         labels[f"{prefix}.devices"] = len(pool.parts)
         labels[f"{prefix}.capacity"] = pool.count
         labels[f"{prefix}.sharing"] = pool.sharing.value
+        if pool.advertises_one_gpu:
+            # Allocatable counts the free devices of one GPU at a time.
+            labels[f"{prefix}.advertise"] = pool.advertise.value
         if pool.unit is not None:
             labels |= _memory_labels(pool, pool.unit)
     return with_prefix(_PREFIX, labels)

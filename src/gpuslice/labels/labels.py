@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.node_facts import NodeFacts
@@ -58,13 +58,18 @@ def labels_of(
 def _mig_layout(
     gpus: Sequence[Gpu], pools: Sequence[Pool] | None, sharing: Mapping[str, Sharing]
 ) -> list[Gpu]:
-    """The GPUs that the MIG strategy applies to.
+    """The GPUs that the labels of MIG devices describe: those that are advertised, as GPU or MIG.
 
-    A whole GPU that is selected for memory units is not one of them, whether it is advertised or
-    skipped.
+    If there is none, they describe the layout that cannot be advertised. A GPU that is selected for
+    memory units never is one of them.
     """
-    return [
-        gpu
-        for gpu in gpus
-        if pools is None or gpu.mig_enabled or sharing.get(gpu.uuid, NOT_ADVERTISED).replicas
-    ]
+    if pools is None:
+        return list(gpus)
+    advertised = [gpu for gpu in gpus if any(_replicas(gpu, sharing))]
+    return advertised or [gpu for gpu in gpus if gpu.mig_enabled]
+
+
+def _replicas(gpu: Gpu, sharing: Mapping[str, Sharing]) -> Iterator[int]:
+    migs = gpu.mig if gpu.mig_enabled else ()
+    for uuid in (gpu.uuid, *(mig.uuid for mig in migs)):
+        yield sharing.get(uuid, NOT_ADVERTISED).replicas

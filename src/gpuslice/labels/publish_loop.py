@@ -53,8 +53,10 @@ class LabelLoop:
     async def _publish(self) -> None:
         try:
             await publish(await self._collect(), self._publisher)
-        except LabelsError as error:
-            self._conditions.set(_LABELS, Code.LABELS_OUTDATED, "labels are outdated", error)
+        except Exception as error:  # noqa: BLE001 (no label is worth the end of an agent)
+            known = isinstance(error, LabelsError)
+            reason = error if known else f"{type(error).__name__}: {error}"
+            self._conditions.set(_LABELS, Code.LABELS_OUTDATED, "labels are outdated", reason)
         else:
             self._conditions.clear(_LABELS, Code.LABELS_CURRENT, "labels are current again")
 

@@ -11,6 +11,7 @@ from typing import Protocol, TextIO
 from gpuslice.codes import Code
 from gpuslice.config.startup_options import LabelsMode
 from gpuslice.files.atomic import replace_file
+from gpuslice.files.off_loop import run_to_end
 from gpuslice.labels.errors import PublishError
 from gpuslice.labels.node_feature import Owner, label_changes, node_feature, node_feature_owners
 from gpuslice.telemetry.logs import Logger
@@ -73,7 +74,8 @@ class FilePublisher:
     async def publish(self, labels: Labels) -> bool:
         try:
             # node-feature-discovery ignores files that begin with a dot, such as drafts.
-            return replace_file(self._path, render(labels).encode())
+            content = render(labels).encode()
+            return await run_to_end(lambda: replace_file(self._path, content))
         except OSError as error:
             raise PublishError(
                 f"labels cannot be written to {self._path} ({error}): mount the directory, "

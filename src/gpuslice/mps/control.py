@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import os
-import signal
 
 from gpuslice.mps.daemon_paths import resource_of
+from gpuslice.mps.driver_program_run import (
+    Finished,
+    ProgramMissing,
+    ProgramNotExecuted,
+    ProgramTimeout,
+    run_driver_program,
+    shortened,
+)
 
 PROGRAM = "nvidia-cuda-mps-control"
 # Exit statuses of a program whose file or libraries cannot be loaded.
@@ -42,68 +47,82 @@ class ControlClient:
     def __init__(self, pipe_directory: str, timeout_seconds: float) -> None:
         self._pipe = pipe_directory
         self._timeout_seconds = timeout_seconds
+        # A command that was killed and has not ended.
+        self._hanging: ProgramTimeout | None = None
 
     async def ping(self) -> None:
         """A round trip: a crashed daemon leaves its socket behind, so a file proves nothing."""
         await self.default_threads_percent()
 
-    async def default_threads_percent(self) -> str:
-        """The share of threads that no client of the daemon exceeds, as the daemon prints it."""
-        return await self.command("get_default_active_thread_percentage")
+    async def default_threads_percent(self) -> float:
+        """The share of threads that no client of the daemon exceeds.
+
+        The program also exits with 0 if it rejects a command, and a container can replace the
+        socket of the daemon, so only a valid answer proves that the daemon answers.
+        """
+        line = "get_default_active_thread_percentage"
+        text = await self.command(line)
+        percent = _percent(text)
+        if percent is None:
+            raise MpsUnavailable(
+                f"the MPS control daemon at {self._pipe} answers {line!r} with "
+                f"{shortened(text)!r} instead of a percentage: {_remedy(self._pipe)}"
+            )
+        return percent
+
+    async def servers(self) -> list[str]:
+        """Process ids of the servers of the daemon."""
+        text = await self.command("get_server_list")
+        return [word for word in text.split() if word.isascii() and word.isdigit()]
 
     async def command(self, line: str, timeout_seconds: float | None = None) -> str:
         """Runs one command and returns its output. Raises MpsUnavailable."""
-        return await _run_command(self._pipe, line, timeout_seconds or self._timeout_seconds)
+        if self._hanging is not None and self._hanging.still_runs:
+            # Each further one would cost a process.
+            raise MpsTimeout(
+                f"an earlier command to the MPS control daemon at {self._pipe} hangs: check the "
+                "driver"
+            )
+        seconds = timeout_seconds or self._timeout_seconds
+        try:
+            finished = await run_driver_program(
+                [PROGRAM],
+                seconds,
+                env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": self._pipe},
+                input_text=f"{line}\n",
+            )
+        except ProgramMissing as error:
+            raise DriverProgramMissing(PROGRAM) from error
+        except ProgramNotExecuted as error:
+            raise CannotProbe(str(error)) from error
+        except ProgramTimeout as error:
+            self._hanging = error
+            raise MpsTimeout(
+                f"the MPS control daemon at {self._pipe} did not answer {line!r} "
+                f"within {seconds:g} s"
+            ) from None
+        return self._output(finished)
+
+    def _output(self, finished: Finished) -> str:
+        if finished.code < 0 or finished.code in _NOT_EXECUTED:
+            raise CannotProbe(
+                f"{PROGRAM} failed before it reached the daemon at {self._pipe} "
+                f"({finished.reason}): check the driver's files and the node's memory"
+            )
+        if finished.code != 0:
+            raise MpsUnavailable(
+                f"no MPS control daemon answers at {self._pipe} ({finished.reason}): "
+                f"{_remedy(self._pipe)}"
+            )
+        return finished.text
 
 
-async def _run_command(pipe_directory: str, line: str, seconds: float) -> str:
+def _percent(text: str) -> float | None:
     try:
-        process = await asyncio.create_subprocess_exec(
-            PROGRAM,
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.STDOUT,
-            env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": pipe_directory},
-            start_new_session=True,
-        )
-    except FileNotFoundError as error:
-        raise DriverProgramMissing(PROGRAM) from error
-    except OSError as error:
-        raise CannotProbe(f"{PROGRAM} cannot be run ({error.strerror})") from error
-    try:
-        async with asyncio.timeout(seconds):
-            output, _ = await process.communicate(f"{line}\n".encode())
-    except TimeoutError:
-        raise MpsTimeout(
-            f"the MPS control daemon at {pipe_directory} did not answer {line!r} "
-            f"within {seconds:g} s"
-        ) from None
-    finally:
-        if process.returncode is None:
-            kill_group(process)
-    text = output.decode(errors="replace").strip()
-    code = process.returncode or 0
-    if code < 0 or code in _NOT_EXECUTED:
-        raise CannotProbe(
-            f"{PROGRAM} failed before it reached the daemon at {pipe_directory} "
-            f"({text or _ending(code)}): check the driver's files and the node's memory"
-        )
-    if code != 0:
-        raise MpsUnavailable(
-            f"no MPS control daemon answers at {pipe_directory} ({text or code}): "
-            f"{_remedy(pipe_directory)}"
-        )
-    return text
-
-
-def kill_group(process: asyncio.subprocess.Process) -> None:
-    """Kills the process and its children. Does not wait: it may hang in the driver."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-
-
-def _ending(code: int) -> str:
-    return f"killed by signal {-code}" if code < 0 else f"exit status {code}"
+        percent = float(text)
+    except ValueError:
+        return None
+    return percent if 0.0 < percent <= 100.0 else None
 
 
 def _remedy(pipe_directory: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 ROOT = Path("/mps")
 
 _PIPE = "pipe"
+SHM = "shm"
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +32,11 @@ class DaemonPaths:
         return self.directory / "log"
 
     @property
+    def shm(self) -> Path:
+        """The /dev/shm of this daemon and of its clients, and of nobody else."""
+        return self.directory / SHM
+
+    @property
     def started(self) -> Path:
         """Exists while a daemon of ours runs or starts. Lists its GPUs, one per line."""
         return self.directory / ".started"
@@ -46,7 +52,8 @@ def ready_file(root: Path) -> Path:
 
 
 def shm_directory(root: Path) -> Path:
-    return root / "shm"
+    """One for the node, as NVIDIA's program has it. Daemons of ours do not use it."""
+    return root / SHM
 
 
 def resource_of(pipe_directory: str) -> str | None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice.codes import Code
+from gpuslice.files.untrusted import read_untrusted
 from gpuslice.mps.control import PROGRAM
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.telemetry.logs import Logger
@@ -19,6 +20,7 @@ log = Logger(__name__)
 # The kernel keeps this much of a program's name.
 _COMM_LENGTH = 15
 _ENDED = ("Z", "X")
+_PID_FILE_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,21 +34,57 @@ class Process:
 
 
 def find_process(paths: DaemonPaths) -> Process | None:
-    """The daemon that the pid file names, if it runs."""
+    """The daemon of this pipe directory, if it runs. Blocks on /proc.
+
+    Containers can write the pid file and can start programs of any name, so a process counts only
+    if it is in our own pid namespace, where containers cannot start any. The pid file is needed
+    only for a daemon of the host, whose environment has another path.
+    """
     try:
-        pid = int(paths.pid_file.read_text())
-        proc = Path(f"/proc/{pid}")
+        pids = [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdecimal()]
+    except OSError:
+        return None
+    for pid in pids:
+        if (found := _daemon(pid, paths)) is not None and found.listens_here:
+            return found
+    named = _pid_in_file(paths)
+    return None if named is None else _daemon(named, paths)
+
+
+def _daemon(pid: int, paths: DaemonPaths) -> Process | None:
+    proc = Path(f"/proc/{pid}")
+    try:
         if not (proc / "comm").read_text().startswith(PROGRAM[:_COMM_LENGTH]):
             return None
-        state, started_ticks = _state(pid)
+        if (proc / "ns/pid").readlink() != Path("/proc/self/ns/pid").readlink():
+            return None
+        # The same program sends commands to the daemon.
+        words = (proc / "cmdline").read_bytes().replace(b"\0", b" ").split()
+        if not {b"-d", b"-f"}.intersection(words):
+            return None
         variables = (proc / "environ").read_bytes().split(b"\0")
+        state, started_ticks = _state(pid)
     except (OSError, ValueError):
         return None
     if state in _ENDED:
         return None
-    return Process(
-        pid, started_ticks, f"CUDA_MPS_PIPE_DIRECTORY={paths.pipe}".encode() in variables
-    )
+    named = f"CUDA_MPS_PIPE_DIRECTORY={paths.pipe}".encode() in variables
+    return Process(pid, started_ticks, named and _sees_same_directory(pid, paths.pipe))
+
+
+def _sees_same_directory(pid: int, path: Path) -> bool:
+    """In another mount namespace, another directory may have the same path."""
+    try:
+        return Path(f"/proc/{pid}/root{path}").samefile(path)
+    except OSError:
+        return False
+
+
+def _pid_in_file(paths: DaemonPaths) -> int | None:
+    try:
+        return int(read_untrusted(paths.pid_file, _PID_FILE_BYTES))
+    except (OSError, ValueError):
+        return None
 
 
 def has_ended(process: Process) -> bool:

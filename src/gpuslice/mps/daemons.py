@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuslice.config.settings import MpsCheck, Settings
-from gpuslice.mps.daemon_paths import DaemonPaths
+from gpuslice.mps.daemon_paths import SHM, DaemonPaths
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import SharingStrategy
 
@@ -22,8 +22,8 @@ class Daemon:
     pipe: str
     # The same directory on the host.
     host_pipe: str
-    # The directory on the host that daemon and clients use as /dev/shm; None: containers have
-    # their own.
+    # The directory on the host that this daemon and its clients use as /dev/shm; None: containers
+    # have their own.
     host_shm: str | None = None
     check: MpsCheck = MpsCheck.REQUIRE
 
@@ -45,5 +45,5 @@ def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
         name,
         str(DaemonPaths(name).pipe),
         posixpath.join(root, name, "pipe"),
-        posixpath.join(root, "shm"),
+        posixpath.join(root, name, SHM),
     )

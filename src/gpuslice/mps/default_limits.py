@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 
 from gpuslice.codes import Code
 from gpuslice.mps.control import CannotProbe, ControlClient, MpsTimeout, MpsUnavailable
 from gpuslice.mps.daemon_plan import DaemonSpec
+from gpuslice.mps.driver_program_run import shortened
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
 _ALL_THREADS = 100
+_PRINTED_LIMIT = re.compile(r"(\d+)([MG])")
 
 
 def max_threads_percent(wanted: DaemonSpec) -> int:
@@ -46,22 +49,78 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
 
 async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
     """A daemon that rejects a limit is used all the same: containers have limits of their own."""
-    commands = [*default_commands(wanted, serves)]
-    for server in (await control.command("get_server_list")).split():
-        commands += server_commands(wanted, serves, server)
-    for line in commands:
-        try:
-            await control.command(line)
-        except (MpsTimeout, CannotProbe):
-            raise
-        except MpsUnavailable as error:
-            log.warning(
-                Code.MPS_DEFAULT_REJECTED,
-                "MPS control daemon rejected a default limit",
-                resource=wanted.resource,
-                command=line,
-                reason=error,
-            )
+    await _send_defaults(control, wanted, serves)
+    for server in await control.servers():
+        for line in server_commands(wanted, serves, server):
+            await _send(control, wanted, line)
+
+
+async def set_first_defaults(
+    control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]
+) -> None:
+    """For a daemon that has just started.
+
+    A program that is waiting for the daemon may use it before its limits are set. Servers keep the
+    limits that a program had when it connected, so such a server is shut down. Raises
+    MpsUnavailable if it cannot be.
+    """
+    await _send_defaults(control, wanted, serves)
+    early = await control.servers()
+    for server in early:
+        log.warning(
+            Code.MPS_EARLY_CLIENT,
+            "a program used the MPS control daemon before its limits were set, ending its server",
+            resource=wanted.resource,
+            server=server,
+        )
+        await control.command(f"shutdown_server {server} -f")
+    if remaining := set(early).intersection(await control.servers()):
+        raise MpsUnavailable(
+            f"the MPS server {', '.join(sorted(remaining))} started before the limits of "
+            f"{wanted.resource} were set, and cannot be shut down"
+        )
+
+
+async def _send_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
+    for line in default_commands(wanted, serves):
+        await _send(control, wanted, line)
+    # The program also exits with 0 if it rejects a value, so only reading it back tells.
+    percent = await control.default_threads_percent()
+    if percent > max_threads_percent(wanted):
+        _rejected(wanted, "set_default_active_thread_percentage", f"it is {percent:g}")
+    for number, mib in _memory(wanted, serves):
+        text = await control.command(f"get_default_device_pinned_mem_limit {number}")
+        if not memory_limit_holds(text, mib):
+            what = f"set_default_device_pinned_mem_limit {number} {mib}M"
+            _rejected(wanted, what, f"it is {shortened(text) or 'not set'}")
+
+
+def memory_limit_holds(text: str, mib: int) -> bool:
+    """Whether a limit that the daemon prints is this one. It prints whole GiB, rounded down."""
+    found = _PRINTED_LIMIT.fullmatch(text)
+    if found is None:
+        return False
+    unit = 1024 if found[2] == "G" else 1
+    return mib - unit < int(found[1]) * unit <= mib
+
+
+async def _send(control: ControlClient, wanted: DaemonSpec, line: str) -> None:
+    try:
+        await control.command(line)
+    except (MpsTimeout, CannotProbe):
+        raise
+    except MpsUnavailable as error:
+        _rejected(wanted, line, error)
+
+
+def _rejected(wanted: DaemonSpec, command: str, reason: object) -> None:
+    log.warning(
+        Code.MPS_DEFAULT_REJECTED,
+        "MPS control daemon rejected a default limit",
+        resource=wanted.resource,
+        command=command,
+        reason=reason,
+    )
 
 
 def _memory(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:

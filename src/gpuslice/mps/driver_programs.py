@@ -5,19 +5,28 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import stat
+from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
 
 from gpuslice.codes import Code
+from gpuslice.files.untrusted import remove_impostors
 from gpuslice.mps.control import (
     PROGRAM,
     DriverProgramMissing,
     MpsTimeout,
     MpsUnavailable,
-    kill_group,
 )
+from gpuslice.mps.daemon_launcher import launch_command
 from gpuslice.mps.daemon_paths import DaemonPaths
+from gpuslice.mps.driver_program_run import (
+    Finished,
+    ProgramMissing,
+    ProgramNotExecuted,
+    ProgramTimeout,
+    run_driver_program,
+)
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -28,6 +37,14 @@ _START_SECONDS = 30.0
 _SELINUX = Path("/sys/fs/selinux/enforce")
 # Accessible to containers; a directory that a privileged container creates has another label.
 _SELINUX_LABEL = "system_u:object_r:container_file_t:s0"
+# What the daemon creates, and of which type each is.
+_PIPE_FILES: Mapping[str, Callable[[int], bool]] = {
+    "control": stat.S_ISSOCK,
+    "control_privileged": stat.S_ISSOCK,
+    "control_lock": stat.S_ISREG,
+    "log": stat.S_ISFIFO,
+    "nvidia-cuda-mps-control.pid": stat.S_ISREG,
+}
 
 
 class ComputeMode(Enum):
@@ -51,30 +68,33 @@ async def start_daemon(paths: DaemonPaths, gpus: Sequence[str]) -> None:
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
     argv = [PROGRAM, "-d", "-multiuser-server"]
-    code, text = await _run(argv, environment, _START_SECONDS)
-    if code != 0:
+    program = shutil.which(PROGRAM)  # by our own PATH: the environment of the daemon has none
+    if program is None:
+        raise DriverProgramMissing(PROGRAM)
+    launch = launch_command(paths.shm, paths.pipe, environment, [program, *argv[1:]])
+    finished = await _run(launch, {}, _START_SECONDS, name=" ".join(argv))
+    if finished.code != 0:
         raise MpsUnavailable(
-            f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): "
-            f"check {paths.log}/control.log"
+            f"`{' '.join(argv)}` failed ({finished.reason}): check {paths.log}/control.log"
         )
 
 
 async def _set_compute_mode(gpu: str, mode: ComputeMode) -> MpsUnavailable | None:
     argv = ["nvidia-smi", "-i", gpu, "-c", mode.value]
     try:
-        code, text = await _run(argv, None, _SMI_SECONDS)
+        finished = await _run(argv, None, _SMI_SECONDS)
     except MpsUnavailable as error:
         return error
-    if code == 0:
+    if finished.code == 0:
         return None
     return MpsUnavailable(
-        f"`{' '.join(argv)}` failed ({text or f'exit status {code}'}): run this container "
+        f"`{' '.join(argv)}` failed ({finished.reason}): run this container "
         "privileged, and run the command on the node to check the driver"
     )
 
 
 def make_directories(paths: DaemonPaths) -> None:
-    """Creates the directories of a daemon."""
+    """Creates the directories of a daemon. Blocks."""
     for directory in (paths.pipe, paths.log):
         try:
             for path in (*reversed(directory.parents), directory):
@@ -86,6 +106,7 @@ def make_directories(paths: DaemonPaths) -> None:
                 f"{directory} cannot be created ({error.strerror}): mount the host's MPS root at "
                 f"{paths.root}, writable"
             ) from error
+    _remove_impostors(paths)
     if _SELINUX.exists():
         try:
             os.setxattr(paths.pipe, "security.selinux", _SELINUX_LABEL.encode() + b"\0")
@@ -98,39 +119,36 @@ def make_directories(paths: DaemonPaths) -> None:
             )
 
 
-async def _run(
-    argv: Sequence[str], environment: Mapping[str, str] | None, seconds: float
-) -> tuple[int, str]:
-    """Returns exit status and output.
+def _remove_impostors(paths: DaemonPaths) -> None:
+    """Containers can write to the pipe directory: what they put there must not stop the daemon."""
+    try:
+        removed = remove_impostors(paths.pipe, _PIPE_FILES)
+    except OSError as error:
+        raise MpsUnavailable(
+            f"{paths.pipe} has entries that keep the MPS control daemon from starting, and they "
+            f"cannot be removed ({error}): remove them"
+        ) from error
+    if removed:
+        log.warning(
+            Code.MPS_FILES_REMOVED,
+            "a container put something else in place of files of the MPS control daemon",
+            resource=paths.resource,
+            directory=paths.pipe,
+            removed=",".join(removed),
+        )
 
-    The output goes to memory and not through a pipe, which a daemon would inherit and keep open.
-    """
-    # By our own PATH: the environment of the program may have none.
-    program = shutil.which(argv[0])
-    if program is None:
-        raise DriverProgramMissing(argv[0])
-    with os.fdopen(os.memfd_create(argv[0]), "r+b") as output:
-        try:
-            process = await asyncio.create_subprocess_exec(
-                program,
-                *argv[1:],
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=output,
-                stderr=asyncio.subprocess.STDOUT,
-                env=environment,
-                start_new_session=True,
-            )
-        except OSError as error:
-            raise MpsUnavailable(f"{program} cannot be run ({error.strerror})") from error
-        try:
-            async with asyncio.timeout(seconds):
-                code = await process.wait()
-        except TimeoutError:
-            raise MpsTimeout(
-                f"`{' '.join(argv)}` did not exit within {seconds:g} s: check the driver"
-            ) from None
-        finally:
-            if process.returncode is None:
-                kill_group(process)
-        output.seek(0)
-        return code, " ".join(output.read().decode(errors="replace").split())
+
+async def _run(
+    argv: Sequence[str], environment: Mapping[str, str] | None, seconds: float, name: str = ""
+) -> Finished:
+    """`name`: the command in messages, if it is another than `argv`."""
+    try:
+        return await run_driver_program(argv, seconds, env=environment)
+    except ProgramMissing as error:
+        raise DriverProgramMissing(argv[0]) from error
+    except ProgramNotExecuted as error:
+        raise MpsUnavailable(str(error)) from error
+    except ProgramTimeout:
+        raise MpsTimeout(
+            f"`{name or ' '.join(argv)}` did not exit within {seconds:g} s: check the driver"
+        ) from None

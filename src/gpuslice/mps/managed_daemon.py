@@ -18,15 +18,21 @@ from gpuslice.mps.control import (
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
-from gpuslice.mps.default_limits import default_commands, max_threads_percent, set_defaults
+from gpuslice.mps.default_limits import (
+    default_commands,
+    max_threads_percent,
+    set_defaults,
+    set_first_defaults,
+)
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
     set_compute_modes,
     start_daemon,
 )
+from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
 from gpuslice.telemetry.conditions import Conditions
-from gpuslice.telemetry.logs import Logger
+from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
@@ -34,8 +40,7 @@ log = Logger(__name__)
 _PROBES_UNTIL_RESTART = 4
 # A daemon that ran this long did not fail to start.
 _STABLE_SECONDS = 60.0
-_NO_CEILING = 100.0
-_DAEMON = "daemon"
+_DAEMON, _SHM = "daemon", "shared memory"
 
 
 class ManagedDaemon:
@@ -48,7 +53,9 @@ class ManagedDaemon:
         paths: DaemonPaths,
         changed: Callable[[], None],
         timing: Timing,
+        daemons: int,
     ) -> None:
+        """`daemons`: how many there are, which share the memory of the node."""
         self.wanted = wanted
         self.answers = False
         # The GPUs of the daemon that runs or is being started.
@@ -57,6 +64,7 @@ class ManagedDaemon:
         self._paths = paths
         self._changed = changed
         self._timing = timing
+        self._daemons = daemons
         self._control = ControlClient(str(paths.pipe), timing.mps_command)
         self._process: Process | None = None
         self._is_ours = False
@@ -82,7 +90,7 @@ class ManagedDaemon:
             try:
                 await self._bring_up()
             except MpsUnavailable as error:
-                self._report(error)
+                await self._report(error)
             else:
                 started_at = clock()
                 self._conditions.clear(_DAEMON)
@@ -100,6 +108,7 @@ class ManagedDaemon:
         if self._is_ours:
             await self._quit()
             self._remove_marker()
+            await asyncio.to_thread(self._remove_shm)
         elif not self._exclusive:
             return
         failures = await set_compute_modes(sorted(self._exclusive), ComputeMode.DEFAULT)
@@ -117,7 +126,10 @@ class ManagedDaemon:
         """Adopts a running daemon or starts a new one."""
         if not await self._adopt():
             await self._start()
-        self._process = find_process(self._paths)
+        self._process = await self._find_process()
+
+    async def _find_process(self) -> Process | None:
+        return await asyncio.to_thread(find_process, self._paths)
 
     async def _start(self) -> None:
         wanted, paths = self.wanted, self._paths
@@ -125,7 +137,8 @@ class ManagedDaemon:
         self.serves = wanted.gpus
         self._is_outdated = False
         await self._make_exclusive(wanted.gpus)
-        make_directories(paths)
+        await asyncio.to_thread(make_directories, paths)
+        await asyncio.to_thread(self._prepare_shm)
         # Before the start, so that a daemon that answers late is known to be ours.
         self._write_marker()
         self._is_ours = True
@@ -139,7 +152,7 @@ class ManagedDaemon:
             raise
         # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
-        await self._set_defaults(wanted)
+        await self._set_first_defaults(wanted)
         await self._control.ping()
         log.info(
             Code.MPS_STARTED,
@@ -156,7 +169,7 @@ class ManagedDaemon:
         except CannotProbe:
             raise
         except MpsUnavailable as error:
-            if not isinstance(error, MpsTimeout) and find_process(self._paths) is None:
+            if not isinstance(error, MpsTimeout) and await self._find_process() is None:
                 self._remove_marker()  # its daemon has exited
                 return False
             if self._read_marker() is None or not self._must_restart(error):
@@ -190,14 +203,14 @@ class ManagedDaemon:
         )
         return True
 
-    def _leave_alone(self, ceiling: str) -> None:
+    def _leave_alone(self, ceiling: float) -> None:
         resource = self.wanted.resource
         log.info(
             Code.MPS_FOREIGN,
             "another program runs the MPS control daemon, leaving it alone",
             resource=resource,
         )
-        if _number(ceiling) < max_threads_percent(self.wanted):
+        if ceiling < max_threads_percent(self.wanted):
             log.warning(
                 Code.MPS_FOREIGN,
                 "the default of that daemon limits every container, whatever its share is",
@@ -228,13 +241,25 @@ class ManagedDaemon:
         await set_defaults(self._control, wanted, self.serves)
         self._defaults = commands
 
+    async def _set_first_defaults(self, wanted: DaemonSpec) -> None:
+        if wanted.merges:
+            return
+        try:
+            await set_first_defaults(self._control, wanted, self.serves)
+        except MpsTimeout:
+            raise  # it may still come up, and is adopted then
+        except MpsUnavailable:
+            await self._quit()
+            raise
+        self._defaults = default_commands(wanted, self.serves)
+
     async def _until_it_fails(self) -> None:
         while True:
             await asyncio.sleep(self._timing.mps_daemon_probe)
             try:
                 await self._control.ping()
             except MpsUnavailable as error:
-                if self._has_exited():
+                if await self._has_exited():
                     log.error(
                         Code.MPS_EXITED,
                         "MPS control daemon exited, restarting it",
@@ -245,7 +270,7 @@ class ManagedDaemon:
                     return
                 if isinstance(error, CannotProbe):
                     # A driver is being replaced, or memory is short: no reason to stop anything.
-                    self._report(error)
+                    await self._report(error)
                     continue
                 self._set_answers(answers=False)
                 if self._must_restart(error) and self._is_ours:
@@ -272,11 +297,11 @@ class ManagedDaemon:
                 resource=self.wanted.resource,
             )
 
-    def _has_exited(self) -> bool:
+    async def _has_exited(self) -> bool:
         """By its process: a probe may fail for other reasons."""
         if self._process is not None and not has_ended(self._process):
             return False
-        return find_process(self._paths) is None
+        return await self._find_process() is None
 
     def _must_restart(self, error: MpsUnavailable) -> bool:
         """Whether too many probes in a row failed."""
@@ -294,11 +319,40 @@ class ManagedDaemon:
         """Does nothing if no daemon runs."""
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
-        process = find_process(self._paths) or self._process
+        process = await self._find_process() or self._process
         with contextlib.suppress(MpsUnavailable):
             await self._control.command("quit", self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
+
+    def _prepare_shm(self) -> None:
+        """Blocks."""
+        try:
+            bounded = prepare_shm(self._paths, self._daemons)
+        except ShmError as error:
+            raise MpsUnavailable(str(error)) from error
+        if not bounded:
+            self._conditions.set(
+                _SHM,
+                Code.MPS_SHARED_MEMORY_NOT_BOUNDED,
+                "the shared memory of the MPS control daemon has no size limit of its own",
+                f'mount the MPS root at {self._paths.root} with mountPropagation "Bidirectional"',
+                level=LogLevel.WARNING,
+                resource=self.wanted.resource,
+            )
+
+    def _remove_shm(self) -> None:
+        """Blocks."""
+        try:
+            remove_shm(self._paths)
+        except OSError as error:
+            log.warning(
+                Code.MPS_SHARED_MEMORY_FAILED,
+                "cannot remove the shared memory of the MPS control daemon",
+                resource=self.wanted.resource,
+                directory=self._paths.shm,
+                reason=error,
+            )
 
     def _write_marker(self) -> None:
         try:
@@ -332,16 +386,9 @@ class ManagedDaemon:
             self.answers = answers
             self._changed()
 
-    def _report(self, error: MpsUnavailable) -> None:
-        runs = isinstance(error, CannotProbe) and find_process(self._paths) is not None
+    async def _report(self, error: MpsUnavailable) -> None:
+        runs = isinstance(error, CannotProbe) and await self._find_process() is not None
         event = "cannot probe MPS control daemon" if runs else "no MPS control daemon, retrying"
         self._conditions.set(
             _DAEMON, Code.MPS_UNAVAILABLE, event, error, resource=self.wanted.resource
         )
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        return _NO_CEILING

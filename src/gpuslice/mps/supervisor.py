@@ -10,7 +10,9 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay
+from gpuslice.mps.daemon_process import find_process
 from gpuslice.mps.managed_daemon import ManagedDaemon
+from gpuslice.mps.shm import remove_shm, unused_shm
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -38,8 +40,9 @@ class Supervisor:
         await self._stop(leaving)
         for resource, daemon in wanted.items():
             if resource not in self._managed:
-                self._manage(daemon, plan.present)
+                self._manage(daemon, plan.present, len(wanted))
         self._update_ready_file()
+        await asyncio.to_thread(self._remove_unused_shm, set(wanted))
 
     async def stop(self) -> None:
         """Removes the ready file first: no program must start with daemons that stop."""
@@ -47,9 +50,11 @@ class Supervisor:
         self._update_ready_file()
         await self._stop(list(self._managed))
 
-    def _manage(self, daemon: DaemonSpec, present: frozenset[str]) -> None:
+    def _manage(self, daemon: DaemonSpec, present: frozenset[str], daemons: int) -> None:
         paths = DaemonPaths(daemon.resource, self._root)
-        managed = ManagedDaemon(daemon, present, paths, self._update_ready_file, self._timing)
+        managed = ManagedDaemon(
+            daemon, present, paths, self._update_ready_file, self._timing, daemons
+        )
         task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
         self._managed[daemon.resource] = managed, task
 
@@ -72,6 +77,23 @@ class Supervisor:
             await managed.stop()
         finally:
             del self._managed[resource], self._stops[resource]
+
+    def _remove_unused_shm(self, wanted: set[str]) -> None:
+        """A program that was killed leaves it behind. Blocks."""
+        for resource in unused_shm(self._root, wanted):
+            paths = DaemonPaths(resource, self._root)
+            if find_process(paths) is not None:
+                continue  # another program may still use it
+            try:
+                remove_shm(paths)
+            except OSError as error:
+                log.warning(
+                    Code.MPS_SHARED_MEMORY_FAILED,
+                    "cannot remove shared memory that is not in use any more",
+                    resource=resource,
+                    directory=paths.shm,
+                    reason=error,
+                )
 
     def _update_ready_file(self) -> None:
         ready = not self._is_stopping and all(

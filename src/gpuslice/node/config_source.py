@@ -11,13 +11,14 @@ from pathlib import Path
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.node import watch_label
 from gpuslice.codes import Code
-from gpuslice.config.config_choice import check_config_file, choose_config
+from gpuslice.config.config_choice import choose_config, read_config_bytes
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.config.timing import Timing
 from gpuslice.files.directory_watch import watch_directory
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
+from gpuslice.node.time_limit import TimeLimit
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
 
@@ -58,6 +59,7 @@ class ConfigSource:
         self._choice = _Choice(None, b"")
         self._problem = ""
         self._changed = asyncio.Event()
+        self._reading = TimeLimit(timing.config_check)
 
     @property
     def current(self) -> Path | None:
@@ -67,7 +69,7 @@ class ConfigSource:
     async def first(self) -> Path | None:
         """Raises ConfigError: at the start there is no earlier configuration to keep."""
         if self._api is None:
-            self._choice = self._read()
+            self._choice = await self._read()
         else:
             self._choice = await self._first_by_label(self._api)
         log.info(
@@ -123,12 +125,12 @@ class ConfigSource:
 
     async def _settled(self) -> _Choice:
         """Editors truncate a file before they write it, and an empty file is valid."""
-        choice = self._read()
+        choice = await self._read()
         if choice.content == self._choice.content:
             return choice
         while True:
             await asyncio.sleep(_SETTLE_SECONDS)
-            again = self._read()
+            again = await self._read()
             if again == choice:
                 return choice
             choice = again
@@ -148,7 +150,7 @@ class ConfigSource:
                 await asyncio.wait([value], timeout=self._timing.node_label)
                 if not value.done():
                     try:
-                        choice = self._read()
+                        choice = await self._read()
                     except ConfigError as error:
                         log.warning(
                             Code.WAITING_FOR_API_SERVER, "waiting for the API server", reason=error
@@ -164,7 +166,7 @@ class ConfigSource:
             finally:
                 value.cancel()
                 await asyncio.wait([value])
-        return self._read()
+        return await self._read()
 
     async def _follow_label(self, api: ApiServer) -> None:
         labels = watch_label(api, self._options.node_name or "", self._options.node_label)
@@ -173,9 +175,20 @@ class ConfigSource:
                 self._label = value
                 self._changed.set()
 
-    def _read(self) -> _Choice:
+    async def _read(self) -> _Choice:
+        """Raises ConfigError. The file may be on a file system that does not answer."""
+        try:
+            return await self._reading.run(self._read_now)
+        except ConfigError:
+            raise
+        except Exception as error:
+            source = self._options.config_dir or self._options.config_file or ""
+            reason = f"it cannot be read ({type(error).__name__}: {error})"
+            raise ConfigError("config-file", str(source), reason) from error
+
+    def _read_now(self) -> _Choice:
         path = self._path()
-        return _Choice(path, b"" if path is None else _content(path))
+        return _Choice(path, b"" if path is None else read_config_bytes(path))
 
     def _path(self) -> Path | None:
         options = self._options
@@ -201,12 +214,3 @@ def _available(directory: Path) -> list[str]:
     except OSError as error:
         remedy = f"it cannot be read ({error.strerror}); mount the ConfigMap of configurations"
         raise ConfigError("config-file-srcdir", str(directory), remedy) from error
-
-
-def _content(path: Path) -> bytes:
-    check_config_file(path)
-    try:
-        return path.read_bytes()
-    except OSError as error:
-        remedy = f"it cannot be read ({error.strerror})"
-        raise ConfigError("config-file", str(path), remedy) from error

@@ -5,7 +5,14 @@ from __future__ import annotations
 import asyncio
 
 from gpuslice.cluster.events import Events, EventType
+from gpuslice.codes import Code
 from gpuslice.node.snapshot import Problem, Snapshot
+from gpuslice.telemetry.logs import Logger
+
+log = Logger(__name__)
+
+# Edits while the API server is down. The log has all of them.
+_MOST_WAITING = 100
 
 
 class EventRecorder:
@@ -13,14 +20,22 @@ class EventRecorder:
 
     def __init__(self, events: Events) -> None:
         self._events = events
-        self._queue: asyncio.Queue[Problem] = asyncio.Queue()
+        self._queue: asyncio.Queue[Problem] = asyncio.Queue(_MOST_WAITING)
 
     def read(self, before: Snapshot, after: Snapshot) -> None:
         for problem in after.config_problems:
-            if problem not in before.config_problems:
+            if problem not in before.config_problems and not self._queue.full():
                 self._queue.put_nowait(problem)
 
     async def run(self) -> None:
         while True:
             problem = await self._queue.get()
-            await self._events.record(problem.code, problem.message, EventType.WARNING)
+            try:
+                await self._events.record(problem.code, problem.message, EventType.WARNING)
+            except Exception as error:  # noqa: BLE001 (nothing depends on events)
+                log.warning(
+                    Code.EVENT_NOT_RECORDED,
+                    "cannot record an event of the node",
+                    event_reason=problem.code,
+                    reason=f"{type(error).__name__}: {error}",
+                )

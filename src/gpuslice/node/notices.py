@@ -27,7 +27,7 @@ def hardware_notices(
 def skipped_gpus(inventory: Inventory, mig_strategy: MigStrategy) -> Iterator[Notice]:
     for one in inventory.skipped:
         if one.mig_index is None:
-            yield Notice(Code.GPU_SKIPPED, f"skipping GPU {one.index}: {one.reason}")
+            yield Notice(one.code, f"skipping GPU {one.index}: {one.reason}")
         elif mig_strategy is not MigStrategy.NONE:
             place = f"{one.index}:{one.mig_index}"
             message = f"skipping MIG device {place}: {one.reason}"

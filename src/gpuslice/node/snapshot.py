@@ -9,6 +9,8 @@ from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory
+from gpuslice.slicing.device import Device
+from gpuslice.slicing.free_shares import part_to_advertise, shares_in_use
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool
 
@@ -58,9 +60,12 @@ class Snapshot:
         """A GPU is healthy if it has none."""
         return tuple(fault for fault in self.faults if fault.affects_gpu(uuid))
 
+    def device_faults(self, device: Device) -> tuple[Fault, ...]:
+        return tuple(fault for fault in self.faults if fault.affects(device))
+
     def part_problems(self, part: Part) -> tuple[Problem, ...]:
         """Why the shares of a part are unhealthy. None: they are healthy."""
-        problems = [Problem(f.code, f.message) for f in self.faults if f.affects(part.device)]
+        problems = [Problem(f.code, f.message) for f in self.device_faults(part.device)]
         if part.daemon is not None:
             problem = self._daemon_problem(part.daemon)
             problems += [] if problem is None else [problem]
@@ -68,6 +73,25 @@ class Snapshot:
 
     def healthy(self, part: Part) -> bool:
         return not self.part_problems(part)
+
+    def held_ids(self, pool: Pool) -> tuple[frozenset[str], ...] | None:
+        """The device ids that containers hold, by position in `pool.parts`. None: unknown."""
+        if self.in_use is None:
+            return None
+        return shares_in_use(pool, self.in_use.get(pool.resource, frozenset()))
+
+    def advertised_ids(self, pool: Pool) -> tuple[frozenset[str] | None, ...]:
+        """By position in `pool.parts`: the ids that are advertised; None: all of them.
+
+        The others are healthy, but free shares that a pod cannot use together are held back.
+        """
+        held = self.held_ids(pool) if pool.advertises_one_gpu else None
+        if held is None:
+            return (None,) * len(pool.parts)
+        healthy = [self.healthy(part) for part in pool.parts]
+        free = [part.count - len(ids) for part, ids in zip(pool.parts, held, strict=True)]
+        chosen = part_to_advertise(free, healthy)
+        return tuple(None if position == chosen else ids for position, ids in enumerate(held))
 
     def _daemon_problem(self, name: str) -> Problem | None:
         state = self.daemons.get(name)

@@ -50,6 +50,11 @@ class NodeState:
     def replace_faults(self, faults: Iterable[Fault]) -> None:
         self.publish(replace(self._current, faults=self.timed(faults)))
 
+    def replace_faults_of(self, code: Code, faults: Iterable[Fault]) -> None:
+        """Faults with other codes stay."""
+        others = (fault for fault in self._current.faults if fault.code is not code)
+        self.replace_faults((*others, *faults))
+
     def timed(self, faults: Iterable[Fault]) -> tuple[Fault, ...]:
         """Each fault once, with the time at which it was first seen."""
         known = {fault: fault for fault in self._current.faults}

@@ -9,6 +9,7 @@ from enum import Enum
 class Trigger(Enum):
     SETTINGS = "settings"  # the configuration may have changed, or a retry is due
     HARDWARE = "hardware"  # the GPUs may have changed
+    PLAN = "plan"  # a part of the last plan could not be applied
     RESET = "reset"  # an operator requests both, and known faults are dropped
 
 

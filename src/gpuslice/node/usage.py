@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 # A device that was allocated and is missing from this many lists is not in use: the pod was
 # rejected after all, or its container has ended.
@@ -36,6 +36,14 @@ class Usage:
         for device_id in ids:
             self._pending[resource, device_id] = 0
             self._during_list.add((resource, device_id))
+
+    def available(self, resource: str, ids: Collection[str]) -> None:
+        """The kubelet regards these devices as free."""
+        for device in [one for one in self._pending if one[0] == resource and one[1] in ids]:
+            del self._pending[device]
+        if self._listed is not None and resource in self._listed:
+            free = self._listed[resource].difference(ids)
+            self._listed = {**self._listed, resource: free}
 
     def list_started(self) -> None:
         self._during_list.clear()

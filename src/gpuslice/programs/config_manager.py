@@ -48,6 +48,17 @@ class LinkOptions:
 
 async def keep_link(options: StartupOptions, link: LinkOptions, timing: Timing) -> None:
     """Runs until SIGTERM or SIGINT, or once. Raises ConfigError if there is no configuration."""
+    keeping = asyncio.create_task(_keep_link(options, link, timing))
+    loop = asyncio.get_running_loop()
+    # First: it may wait for the API server. As the first process of a container, it would ignore
+    # signals without a handler.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, keeping.cancel)
+    with contextlib.suppress(asyncio.CancelledError):
+        await keeping
+
+
+async def _keep_link(options: StartupOptions, link: LinkOptions, timing: Timing) -> None:
     async with contextlib.AsyncExitStack() as stack:
         api = connect_if_needed(options)
         events: Events = NoEvents()
@@ -65,18 +76,12 @@ async def keep_link(options: StartupOptions, link: LinkOptions, timing: Timing) 
         def changed() -> None:
             try:
                 set_link(link.link, source.current)
-            except ConfigError as error:
+                if link.process is not None:
+                    send_signal(link.process, link.signal)
+            except Exception as error:  # noqa: BLE001 (the link stays as it is)
                 log.error(Code.LINK_NOT_WRITTEN, "cannot update the link", reason=error)
-                return
-            if link.process is not None:
-                send_signal(link.process, link.signal)
 
-        running = asyncio.gather(source.run(changed), recorder.run())
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, running.cancel)
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await asyncio.gather(source.run(changed), recorder.run())
 
 
 def set_link(link: Path, target: Path | None) -> None:

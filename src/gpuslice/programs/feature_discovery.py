@@ -20,7 +20,7 @@ from gpuslice.gpus.allocated_devices import own_gpus
 from gpuslice.gpus.inventory import Inventory, Platform
 from gpuslice.gpus.nvml import Nvml
 from gpuslice.labels.collect import collect_labels
-from gpuslice.labels.errors import LabelsError
+from gpuslice.labels.errors import LabelsError, NodeUnreadable
 from gpuslice.labels.label_options import LabelTarget
 from gpuslice.labels.publish_loop import publish
 from gpuslice.labels.publishers import (
@@ -34,6 +34,7 @@ from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import DriverFailed, NoDriver, NoGpus, ProgramError
+from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.notices import config_notices
 from gpuslice.node.reconciler import Reconciler
 from gpuslice.node.snapshot import Problem
@@ -65,7 +66,8 @@ def run_feature_discovery(
 
     Raises ProgramError or ConfigError if the program cannot do its work.
     """
-    run_program(FeatureDiscovery(load, options, target, timing).run())
+    program = FeatureDiscovery(load, options, target, timing)
+    run_program(program.run(), program.hangs)
 
 
 class FeatureDiscovery:
@@ -81,13 +83,18 @@ class FeatureDiscovery:
         self._target = target
         self._timing = timing
         self._triggers = Triggers()
+        self._driver = Driver(timing)
+
+    def hangs(self) -> bool:
+        return self._driver.is_busy()
 
     async def run(self) -> None:
-        await until_stopped(self._work(), self._triggers)
+        await until_stopped(self._work(), self._triggers, self._timing.stop)
 
     async def _work(self) -> None:
-        state, metrics, driver = NodeState(), NoMetrics(), Driver(self._timing)
+        state, metrics, driver = NodeState(), NoMetrics(), self._driver
         state.subscribe(log_changes)
+        HangReporter(driver, state, self._triggers)
         source = ConfigSource(self._options, None, state, metrics, self._timing)
         async with contextlib.AsyncExitStack() as stack:
             stack.push_async_callback(driver.close)
@@ -109,6 +116,7 @@ class FeatureDiscovery:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=self._timing.retry,
+                check_seconds=self._timing.config_check,
             )
             await source.first()
             await reconciler.start()
@@ -242,7 +250,7 @@ class DiscoveryTarget:
         if self._publisher is not None and self.settings.sleep_seconds is not None:
             await _withdraw(self._publisher)
 
-    def suspend(self, problem: Problem) -> None:
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """Published labels stay."""
 
     def reset(self) -> None:
@@ -253,14 +261,17 @@ class DiscoveryTarget:
         inventory = plan.inventory
 
         def collect(nvml: Nvml | None) -> Labels:
+            if nvml is None and inventory.gpus:
+                raise NodeUnreadable("the NVIDIA driver is closed")
             return collect_labels(
                 nvml, inventory.platform, inventory.gpus, plan.pools, settings, timestamp
             )
 
         try:
             labels = await self._driver.read(collect)
-            await self._driver.close()
             await publish(labels, plan.publisher)
+            # Last: if publishing fails, the next attempt reads from the driver again.
+            await self._driver.close()
         except LabelsError as error:
             raise ProgramError(Code.LABELS_OUTDATED, str(error)) from error
 

@@ -22,6 +22,7 @@ from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
+from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.notices import config_notices, skipped_gpus
 from gpuslice.node.reconciler import Reconciler
 from gpuslice.node.snapshot import Problem
@@ -32,8 +33,9 @@ from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.notice import Notice
+from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.logs import Logger
-from gpuslice.telemetry.metrics import NoMetrics
+from gpuslice.telemetry.metrics import Metrics
 
 log = Logger(__name__)
 
@@ -47,7 +49,8 @@ def run_mps_daemons(
 
     Raises ProgramError or ConfigError if the program cannot do its work.
     """
-    run_program(MpsDaemons(load, options, timing).run())
+    program = MpsDaemons(load, options, timing)
+    run_program(program.run(), program.hangs)
 
 
 class MpsDaemons:
@@ -60,7 +63,11 @@ class MpsDaemons:
         self._triggers = Triggers()
         self._driver = Driver(timing)
 
+    def hangs(self) -> bool:
+        return self._driver.is_busy()
+
     async def run(self) -> None:
+        # No time limit: MPS control daemons have their own.
         await until_stopped(self._serve(), self._triggers)
         log.info(Code.STOPPED, "stopped")
 
@@ -71,11 +78,14 @@ class MpsDaemons:
             if api is not None:
                 stack.push_async_callback(api.close)
             stack.push_async_callback(self._driver.close)
-            await self._work(api)
+            # For the kubelet's probes: a process that hangs is restarted.
+            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            await self._work(api, metrics)
 
-    async def _work(self, api: ApiServer | None) -> None:
-        state, metrics = NodeState(), NoMetrics()
+    async def _work(self, api: ApiServer | None, metrics: Metrics) -> None:
+        state = NodeState()
         state.subscribe(log_changes)
+        HangReporter(self._driver, state, self._triggers)
         source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()
         async with asyncio.TaskGroup() as tasks:
@@ -88,6 +98,7 @@ class MpsDaemons:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=self._timing.retry,
+                check_seconds=self._timing.config_check,
             )
             try:
                 tasks.create_task(source.run(lambda: self._triggers.add(Trigger.SETTINGS)))
@@ -145,7 +156,7 @@ class _Target:
         )
         await self._supervisor.apply(plan.daemons)
 
-    def suspend(self, problem: Problem) -> None:
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
         """Running daemons continue: their clients may still work."""
 
     def reset(self) -> None:

@@ -17,7 +17,7 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.replicas import NotShareable, SharedDevice, apply_replica_rules
 from gpuslice.slicing.resource_names import named, unmatched_patterns
-from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, SharingStrategy
+from gpuslice.slicing.rules import Advertise, MigStrategy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.selection import by_index, listed, refers_to
 
 
@@ -60,7 +60,8 @@ def _device_pools(
     gpus: Sequence[Gpu], present: Sequence[Gpu], rules: Rules, placeholders: Sequence[Device]
 ) -> tuple[list[Pool], list[Notice]]:
     """Pools of whole GPUs, MIG devices and replicas. `present` includes GPUs not advertised."""
-    devices = (*devices_of_gpus(gpus, rules.mig_strategy), *placeholders)
+    found, mig_notices = devices_of_gpus(gpus, rules.mig_strategy)
+    devices = (*found, *placeholders)
     entries = [(device, named(device, rules)) for device in devices]
     unnamed = [device for device, entry in entries if entry is None]
     shared, replica_notices = apply_replica_rules(
@@ -72,6 +73,7 @@ def _device_pools(
     pools = [_pool([one for one in shared if one.resource == name], rules) for name in names]
     return pools, [
         *unmatched_patterns(rules, devices),
+        *mig_notices,
         *_mig_notices(gpus, unnamed, rules.mig_strategy),
         *replica_notices,
     ]
@@ -150,7 +152,7 @@ def _mig_notices(
                 "devices. Create them (nvidia-smi mig -cgi <profile> -C)",
             )
             for gpu in empty
-            if strategy is not MigStrategy.NONE
+            if strategy is MigStrategy.MIXED
         ),
         *(
             Notice(
@@ -188,9 +190,27 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
         next(iter(strategies), SharingStrategy.NONE),
         one_share_per_container=any(r.fail_requests_greater_than_one for r in replicating),
         nested=next(iter(nested), rules.nested),
+        advertise=_advertise(replicating),
     )
+    _check_nested(pool)
     _check_size(pool)
     return pool
+
+
+def _check_nested(pool: Pool) -> None:
+    """Which devices a rule names is known here only; `config.nested_rules` rejects the rest."""
+    if pool.nested and pool.sharing is SharingStrategy.MPS:
+        raise SlicingError(
+            Code.NESTED_NOT_LIMITED,
+            f"{pool.resource} is shared by MPS and is for nested nodes (nested: host): a nested "
+            "node would advertise the whole GPU without limits. Set nested: off for it, or use "
+            "whole GPUs, MIG devices or sharing.timeSlicing for nested nodes",
+        )
+
+
+def _advertise(rules: Sequence[ReplicaRule]) -> Advertise:
+    one_gpu = bool(rules) and all(rule.advertise is Advertise.ONE_GPU for rule in rules)
+    return Advertise.ONE_GPU if one_gpu else Advertise.ALL
 
 
 def _part(shared: SharedDevice) -> Part:

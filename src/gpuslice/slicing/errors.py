@@ -16,8 +16,8 @@ class SlicingError(ValueError):
 class NothingToAdvertise(SlicingError):
     """No GPU can be advertised. More or other GPUs may change that."""
 
-    def __init__(self, message: str) -> None:
-        super().__init__(Code.NOTHING_TO_ADVERTISE, message)
+    def __init__(self, message: str, code: Code = Code.NOTHING_TO_ADVERTISE) -> None:
+        super().__init__(code, message)
 
 
 class GrantRefused(SlicingError):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuslice.codes import Code
 from gpuslice.slicing.device import mig_devices, whole
@@ -13,13 +14,16 @@ from gpuslice.slicing.limits import ThreadShare, can_limit, why_not_limited
 from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
-from gpuslice.slicing.rules import MemoryRule, SharingStrategy
+from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
 
-_Ids = Callable[[Gpu, int], DeviceIds]
+# Long ids are used if a node with this many such GPUs can advertise them.
+_GPUS_WITH_LONG_IDS = 16
+# A NUMA node adds to the size, and may be unknown at one start and known at the next.
+_ANY_NUMA_NODE = 255
 
 
 def select_gpus(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[tuple[Gpu, ...], list[Notice]]:
@@ -65,51 +69,62 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
     ]
     if not sliced:
         return None, notices
-    return _fitting(sorted(sliced, key=lambda gpu: gpu.minor), rule), notices
+    ordered = sorted(sliced, key=lambda gpu: gpu.minor)
+    parts = tuple(_part(gpu, _units(gpu, rule), rule) for gpu in ordered)
+    pool = Pool(
+        rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit, advertise=rule.advertise
+    )
+    fitting = _fitting(pool, rule)
+    if fitting != pool:
+        notices.append(
+            Notice(
+                Code.NUMA_NODES_OMITTED,
+                f"{rule.resource}: with NUMA nodes, the list of {pool.count} devices would be too "
+                "long for the kubelet. Use a larger memory unit to advertise them",
+            )
+        )
+    return fitting, notices
 
 
-def _fitting(gpus: Sequence[Gpu], rule: MemoryRule) -> Pool:
-    for ids in (_long_ids, _short_ids):
-        pool = _pool(gpus, rule, ids)
-        if pool.list_bytes() <= MESSAGE_LIMIT_BYTES:
-            return pool
+def _fitting(pool: Pool, rule: MemoryRule) -> Pool:
+    """Without NUMA nodes if the device list is too long with them: they are only a hint."""
+    parts = tuple(replace(part, numa_node=None) for part in pool.parts)
+    for candidate in (pool, replace(pool, parts=parts)):
+        if candidate.list_bytes() <= MESSAGE_LIMIT_BYTES:
+            return candidate
     raise SlicingError(
         Code.TOO_MANY_DEVICES,
         f"memory unit {rule.unit} makes {pool.count} devices of this node: their list takes "
         f"{pool.list_bytes()} bytes and the kubelet accepts {MESSAGE_LIMIT_BYTES}. "
-        f"Use a larger unit, for example {_unit_that_fits(gpus, rule)}",
+        f"Use a larger unit, for example {_unit_that_fits(pool, rule)}",
     )
 
 
-def _pool(gpus: Sequence[Gpu], rule: MemoryRule, ids: _Ids) -> Pool:
-    return Pool(
-        rule.resource,
-        tuple(_part(gpu, units, rule, ids) for gpu in gpus if (units := _units(gpu, rule))),
-        SharingStrategy.MEMORY,
-        unit=rule.unit,
-    )
-
-
-def _part(gpu: Gpu, units: int, rule: MemoryRule, ids: _Ids) -> Part:
+def _part(gpu: Gpu, units: int, rule: MemoryRule) -> Part:
     threads_of = units if rule.threads is ThreadShare.PROPORTIONAL else None
     return Part(
         whole(gpu),
-        ids(gpu, units),
+        _ids(gpu, units, rule.ids),
         Share(rule.unit.mib, threads_of),
         daemon=rule.resource if rule.limited else None,
+        numa_node=gpu.numa_node,
     )
 
 
-def _long_ids(gpu: Gpu, units: int) -> DeviceIds:
-    return unit_ids(gpu.uuid, units)
+def _ids(gpu: Gpu, units: int, form: IdForm) -> DeviceIds:
+    """The form depends on this GPU alone: another GPU that is added must not change the ids.
 
-
-def _short_ids(gpu: Gpu, units: int) -> DeviceIds:
+    Containers hold devices by their ids, so a GPU whose ids change would be allocated twice.
+    """
+    long = unit_ids(gpu.uuid, units)
+    room = long.list_bytes(_ANY_NUMA_NODE) * _GPUS_WITH_LONG_IDS <= MESSAGE_LIMIT_BYTES
+    if form is IdForm.LONG or (form is IdForm.AUTO and room):
+        return long
     return short_unit_ids(gpu.minor, units)
 
 
-def _units(gpu: Gpu, rule: MemoryRule, unit: MemoryUnit | None = None) -> int:
-    return (unit or rule.unit).units_in(gpu.memory_mib - rule.reserve_mib)
+def _units(gpu: Gpu, rule: MemoryRule) -> int:
+    return rule.unit.units_in(gpu.memory_mib - rule.reserve_mib)
 
 
 def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
@@ -123,13 +138,18 @@ def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
     return ""
 
 
-def _unit_that_fits(gpus: Sequence[Gpu], rule: MemoryRule) -> MemoryUnit:
+def _unit_that_fits(pool: Pool, rule: MemoryRule) -> MemoryUnit:
     """The first doubling of the unit whose device list is short enough."""
     unit = rule.unit
     while True:
         unit = MemoryUnit(unit.mib * 2)
-        ids = (_short_ids(gpu, _units(gpu, rule, unit)) for gpu in gpus)
-        if sum(one.list_bytes(None) for one in ids) <= MESSAGE_LIMIT_BYTES:
+        sizes = (
+            short_unit_ids(
+                part.device.minor or 0, unit.units_in(part.device.memory_mib)
+            ).list_bytes(part.numa_node)
+            for part in pool.parts
+        )
+        if sum(sizes) <= MESSAGE_LIMIT_BYTES:
             return unit
 
 

@@ -8,7 +8,7 @@ from functools import cached_property
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.device_ids import DeviceIds
 from gpuslice.slicing.limits import Limits
-from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.rules import Advertise, SharingStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 
@@ -67,6 +67,7 @@ class Pool:
     nested: bool = False
     # What one share is, where shares are units of memory.
     unit: MemoryUnit | None = None
+    advertise: Advertise = Advertise.ALL
 
     @property
     def count(self) -> int:
@@ -76,6 +77,16 @@ class Pool:
     def one_gpu_per_container(self) -> bool:
         """Whether all shares of a container must lie on one GPU."""
         return self.sharing in (SharingStrategy.MPS, SharingStrategy.MEMORY)
+
+    @property
+    def advertises_one_gpu(self) -> bool:
+        """Whether only the free shares of one GPU are advertised."""
+        return (
+            self.advertise is Advertise.ONE_GPU
+            and self.one_gpu_per_container
+            and not self.one_share_per_container
+            and len(self.parts) > 1
+        )
 
     @property
     def daemons(self) -> frozenset[str]:

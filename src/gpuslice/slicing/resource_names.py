@@ -100,5 +100,17 @@ def _loosely(text: str) -> str:
 
 
 def _fits(pattern: str, text: str) -> bool:
-    expression = ".*".join(re.escape(part) for part in pattern.split("*"))
-    return re.fullmatch(expression, text, re.DOTALL) is not None
+    """`*` matches any text. Linear: a pattern of many `*` must not take longer than the text."""
+    first, *rest = pattern.split("*")
+    if not rest:
+        return pattern == text
+    *inner, last = rest
+    if not text.startswith(first):
+        return False
+    position = len(first)
+    for part in inner:
+        found = text.find(part, position)
+        if found < 0:
+            return False
+        position = found + len(part)
+    return len(text) - position >= len(last) and text.endswith(last)

@@ -65,6 +65,13 @@ class NameRule:
     nested: bool | None = None
 
 
+class Advertise(Enum):
+    """Which free shares are advertised if the shares of a container must lie on one GPU."""
+
+    ONE_GPU = "one-gpu"  # those of one GPU: the most that a pod can get
+    ALL = "all"  # those of all GPUs, for a scheduler that knows GPUs
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
     """The selected devices of the resource `name` are advertised several times."""
@@ -79,11 +86,20 @@ class ReplicaRule:
     nested: bool | None = None
     # Memory of each device that no replica gets.
     reserve_mib: int = 0
+    advertise: Advertise = Advertise.ONE_GPU
 
     @property
     def resource(self) -> str:
         """The name that replicas are advertised under."""
         return self.name if self.rename is None else self.rename
+
+
+class IdForm(Enum):
+    """How memory units are named to the kubelet."""
+
+    AUTO = "auto"  # long, or short for a GPU with very many units
+    LONG = "long"  # <GPU UUID>-_-<unit>, as gpushare names them
+    SHORT = "short"  # <minor number>-<unit>
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +112,8 @@ class MemoryRule:
     # Memory of each GPU that no unit contains.
     reserve_mib: int = 0
     threads: ThreadShare = ThreadShare.PROPORTIONAL
+    ids: IdForm = IdForm.AUTO
+    advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
     limited: bool = False
 

@@ -5,7 +5,22 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceCounts:
+    """The devices of a resource."""
+
+    healthy: int
+    unhealthy: int
+    # Healthy and free, but not advertised: the free devices of another GPU are.
+    withheld: int = 0
+    # Held by containers; None: unknown.
+    in_use: int | None = None
+    # Healthy and free, by UUID of the GPU or MIG device.
+    free: Mapping[str, int] = field(default_factory=dict)
 
 
 class Metrics(Protocol):
@@ -14,16 +29,16 @@ class Metrics(Protocol):
     def reloaded(self, ok: bool) -> None:
         """The configuration was loaded, at start or again."""
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None: ...
-
-    def in_use(self, resource: str, count: int | None) -> None:
-        """How many devices containers hold; None: unknown."""
+    def devices(self, resource: str, counts: DeviceCounts) -> None: ...
 
     def allocated(self, resource: str, ok: bool) -> None: ...
 
     def registered(self, resource: str, is_registered: bool) -> None: ...
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None: ...
+
+    def driver(self, problem: str | None) -> None:
+        """Why the driver cannot be used; None: it can."""
 
     def forget(self, resource: str) -> None:
         """The resource is no longer advertised. Its counters stay."""
@@ -37,10 +52,7 @@ class NoMetrics:
     def reloaded(self, ok: bool) -> None:
         pass
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        pass
-
-    def in_use(self, resource: str, count: int | None) -> None:
+    def devices(self, resource: str, counts: DeviceCounts) -> None:
         pass
 
     def allocated(self, resource: str, ok: bool) -> None:
@@ -50,6 +62,9 @@ class NoMetrics:
         pass
 
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
+        pass
+
+    def driver(self, problem: str | None) -> None:
         pass
 
     def forget(self, resource: str) -> None:
@@ -67,13 +82,12 @@ class Recorder:
         # None: the configuration has not been loaded yet.
         self.last_reload_ok: bool | None = None
         self.last_good_reload: float | None = None
-        # resource -> (healthy, unhealthy)
-        self.advertised: dict[str, tuple[int, int]] = {}
-        self.used: dict[str, int] = {}
+        self.counts: dict[str, DeviceCounts] = {}
         self.allocations: Counter[tuple[str, bool]] = Counter()
         self.registrations: dict[str, bool] = {}
         # uuid -> (minor, healthy)
         self.gpus: dict[str, tuple[int, bool]] = {}
+        self.driver_problem: str | None = None
 
     def reloaded(self, ok: bool) -> None:
         self.reloads[ok] += 1
@@ -81,15 +95,9 @@ class Recorder:
         if ok:
             self.last_good_reload = time.time()
 
-    def devices(self, resource: str, healthy: int, unhealthy: int) -> None:
-        self.advertised[resource] = (healthy, unhealthy)
+    def devices(self, resource: str, counts: DeviceCounts) -> None:
+        self.counts[resource] = counts
         self.registrations.setdefault(resource, False)
-
-    def in_use(self, resource: str, count: int | None) -> None:
-        if count is None:
-            self.used.pop(resource, None)
-        else:
-            self.used[resource] = count
 
     def allocated(self, resource: str, ok: bool) -> None:
         self.allocations[resource, ok] += 1
@@ -100,20 +108,22 @@ class Recorder:
     def gpu(self, uuid: str, minor: int, healthy: bool) -> None:
         self.gpus[uuid] = (minor, healthy)
 
+    def driver(self, problem: str | None) -> None:
+        self.driver_problem = problem
+
     def forget(self, resource: str) -> None:
-        self.advertised.pop(resource, None)
+        self.counts.pop(resource, None)
         self.registrations.pop(resource, None)
-        self.used.pop(resource, None)
 
     def forget_gpu(self, uuid: str) -> None:
         self.gpus.pop(uuid, None)
 
     def why_not_ready(self) -> str | None:
-        """None: the configuration is in force, and every resource is registered.
+        """None: the configuration is in force, the driver answers, every resource is registered.
 
         A node without resources is ready, because it would block a rollout otherwise.
         """
-        return _why_not_ready(self.last_reload_ok, self.registrations)
+        return self.driver_problem or _why_not_ready(self.last_reload_ok, self.registrations)
 
 
 def _why_not_ready(config_ok: bool | None, registrations: Mapping[str, bool]) -> str | None:

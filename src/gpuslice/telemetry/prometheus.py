@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import platform
+import time
 from collections.abc import Iterable
 from importlib.metadata import version
 
@@ -13,19 +15,44 @@ from prometheus_client.registry import Collector
 
 from gpuslice.telemetry.metrics import Recorder
 
+_TEXT = "text/plain; version=0.0.4"
+_OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
 
 class Exposition:
     """Has its own registry: the global one of the library is shared by the whole process."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, cache_seconds: float) -> None:
         self._registry = CollectorRegistry()
         self._registry.register(_AgentMetrics(recorder))
         ProcessCollector(registry=self._registry)
+        self._cache_seconds = cache_seconds
+        # Format -> when it was rendered, the metrics, and their content type.
+        self._rendered: dict[str, tuple[float, bytes, str]] = {}
 
     def render(self, accept: str) -> tuple[bytes, str]:
-        """The current metrics and their content type, in the format that the client prefers."""
-        encode, content_type = choose_encoder(accept)
-        return encode(self._registry), content_type
+        """The metrics and their content type, in the format that the client prefers.
+
+        They are rendered once in a while, however many clients there are: Allocate waits meanwhile.
+        """
+        wanted = _OPENMETRICS if _prefers_openmetrics(accept) else _TEXT
+        now = time.monotonic()
+        moment, content, content_type = self._rendered.get(wanted, (-math.inf, b"", ""))
+        if now - moment >= self._cache_seconds:
+            encode, content_type = choose_encoder(wanted)
+            content = encode(self._registry)
+            self._rendered[wanted] = now, content, content_type
+        return content, content_type
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    """The library raises errors for versions that it does not know, and repeats them in answers."""
+    for accepted in accept.split(","):
+        kind, *parameters = (part.strip().replace(" ", "") for part in accepted.split(";"))
+        versions = [one for one in parameters if one.startswith("version=")]
+        if kind == "application/openmetrics-text" and versions in ([], ["version=1.0.0"]):
+            return True
+    return False
 
 
 class _AgentMetrics(Collector):
@@ -73,20 +100,32 @@ def _configuration(recorder: Recorder) -> Iterable[Metric]:
 def _resources(recorder: Recorder) -> Iterable[Metric]:
     devices = GaugeMetricFamily(
         "gpuslice_devices",
-        "Devices that are advertised to the kubelet.",
+        "Devices of the resource. The kubelet counts those that are healthy. Withheld devices are "
+        "free, but on another GPU than the free ones that are advertised.",
         labels=["resource", "health"],
     )
-    for resource, (healthy, unhealthy) in sorted(recorder.advertised.items()):
-        devices.add_metric([resource, "healthy"], healthy)
-        devices.add_metric([resource, "unhealthy"], unhealthy)
+    for resource, counts in sorted(recorder.counts.items()):
+        devices.add_metric([resource, "healthy"], counts.healthy)
+        devices.add_metric([resource, "unhealthy"], counts.unhealthy)
+        devices.add_metric([resource, "withheld"], counts.withheld)
     yield devices
+    free = GaugeMetricFamily(
+        "gpuslice_devices_free",
+        "Healthy devices that no container holds. Missing if the kubelet does not tell.",
+        labels=["resource", "uuid"],
+    )
+    for resource, counts in sorted(recorder.counts.items()):
+        for uuid, count in sorted(counts.free.items()):
+            free.add_metric([resource, uuid], count)
+    yield free
     in_use = GaugeMetricFamily(
         "gpuslice_devices_in_use",
         "Devices that containers hold. Missing if the kubelet does not tell.",
         labels=["resource"],
     )
-    for resource, count in sorted(recorder.used.items()):
-        in_use.add_metric([resource], count)
+    for resource, counts in sorted(recorder.counts.items()):
+        if counts.in_use is not None:
+            in_use.add_metric([resource], counts.in_use)
     yield in_use
     registered = GaugeMetricFamily(
         "gpuslice_registered",

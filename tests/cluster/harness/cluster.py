@@ -112,6 +112,15 @@ class Cluster(Client):
         """The API server, where pods find it too."""
         return self.control_plane.credentials.server
 
+    @property
+    def run(self) -> Run:
+        return self._run
+
+    @property
+    def images(self) -> list[Path]:
+        """Those of the scenarios, which every node has."""
+        return sorted((self._run.directory / "images").iterdir())
+
     def node(self, name: str) -> Node:
         return next(node for node in self.nodes if node.name == name)
 

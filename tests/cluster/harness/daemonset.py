@@ -18,7 +18,10 @@ from .kube import Object
 from .node import Node
 from .waiting import eventually
 
-MANIFEST = Path(__file__).parents[3] / "deploy" / "manifests" / "nvidia.yaml"
+_DEPLOY = Path(__file__).parents[3] / "deploy"
+MANIFEST = _DEPLOY / "manifests" / "nvidia.yaml"
+LABELS = _DEPLOY / "manifests" / "nvidia-labels.yaml"
+CDI_PATCH = _DEPLOY / "patches" / "nvidia-cdi.yaml"
 NAMESPACE = "kube-system"
 ACCOUNT = "nvidia-device-plugin"
 
@@ -31,6 +34,7 @@ class DaemonSetAgent:
         self._kubeconfig = kubeconfig
         documents = {thing["kind"]: thing for thing in manifest()}
         self._pod: Object = documents["DaemonSet"]["spec"]["template"]["spec"]
+        patch_pod(self._pod)
         [self.container] = self._pod["containers"]
         self.configs = ConfigMap(node.directory / "configs", **documents["ConfigMap"]["data"])
         self._original = dict(documents["ConfigMap"]["data"])
@@ -95,6 +99,8 @@ class DaemonSetAgent:
             else fields[entry["valueFrom"]["fieldRef"]["fieldPath"]]
             for entry in self.container["env"]
         }
+        # Each test chooses how the list of devices is passed.
+        given.pop("DEVICE_LIST_STRATEGY")
         return given | {
             # What differs on a simulated node: its driver is not in the root of the machine, the
             # hook is not installed, and the agent has no pod to get the account's token from.
@@ -120,13 +126,25 @@ class DaemonSetAgent:
         return {place: source for place, source in places.items() if place != str(source)}
 
 
+def patch_pod(pod: Object) -> None:
+    """With the patch for CDI, as `kubectl patch` applies it: lists are merged by name."""
+    patch = yaml.safe_load(CDI_PATCH.read_text())["spec"]["template"]["spec"]
+    [container], [change] = pod["containers"], patch["containers"]
+    for key in ("env", "volumeMounts"):
+        container[key] = [*container[key], *change[key]]
+    pod["volumes"] = [*pod["volumes"], *patch["volumes"]]
+
+
 def manifest() -> list[Object]:
     return list(yaml.safe_load_all(MANIFEST.read_text()))
 
 
 def grant_access(cluster: Cluster) -> Path:
-    """Everything of the manifest but the DaemonSet; returns a kubeconfig of its account."""
-    for thing in manifest():
+    """Everything of the manifest but the DaemonSet; returns a kubeconfig of its account.
+
+    Some of the tests publish labels.
+    """
+    for thing in (*manifest(), *yaml.safe_load_all(LABELS.read_text())):
         if thing["kind"] != "DaemonSet":
             cluster.apply(thing)
     token = cluster.kubectl(

@@ -12,7 +12,7 @@ import gpuslice_sim
 from gpuslice_sim.node import PLACE_IN_CONTAINERS
 from tests.timing import timing
 
-from .cluster import Cluster
+from .client import Client
 from .kube import Object
 from .waiting import eventually
 
@@ -23,7 +23,7 @@ _MODULES = "/usr/lib/python3/dist-packages/gpuslice_sim"
 class Deployment:
     """The objects of a manifest, in the cluster for as long as the block lasts."""
 
-    def __init__(self, cluster: Cluster, things: Iterable[Object]) -> None:
+    def __init__(self, cluster: Client, things: Iterable[Object]) -> None:
         self._cluster = cluster
         self._things = [_simulated(t) if t["kind"] == "DaemonSet" else t for t in things]
         [self._daemon_set] = [t for t in self._things if t["kind"] == "DaemonSet"]

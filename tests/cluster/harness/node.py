@@ -38,6 +38,8 @@ class NodeSpec:
     mps: bool = True
     resource: str = RESOURCE
     """What the agent offers; the cluster is up once it does."""
+    status_frequency: str = "200ms"
+    """How often the kubelet updates the status. Its default is 10 s, for which tests would wait."""
 
 
 class Mps(Process):
@@ -76,7 +78,7 @@ class Node:
         self.address = f"10.{run.subnet_octet}.{index}.1"
         self._binaries = binaries
         self._logs = run.logs
-        for name in ("kubelet", "containerd", "pods", "containers", "run", "mnt"):
+        for name in ("kubelet", "containerd", "pods", "containers", "gpuslice", "run", "mnt"):
             (self.directory / name).mkdir(parents=True)
         self.sim: SimNode = create(
             self.directory / "sim", spec.profile, driver=spec.driver, seed=index
@@ -294,35 +296,42 @@ class Node:
 
     def _write_kubelet_config(self) -> Path:
         port, healthz_port = free_ports(self.address, 2)
-        config = {
-            "apiVersion": "kubelet.config.k8s.io/v1beta1",
-            "kind": "KubeletConfiguration",
+        config = kubelet_config(f"/{self.cgroup}", self.directory / "resolv.conf") | {
             "address": self.address,
             "port": port,
             "healthzBindAddress": self.address,
             "healthzPort": healthz_port,
-            # Only this machine reaches the address.
-            "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
-            "authorization": {"mode": "AlwaysAllow"},
-            "cgroupDriver": "cgroupfs",
-            "cgroupRoot": f"/{self.cgroup}",
-            "enforceNodeAllocatable": [],
-            "failCgroupV1": False,
-            "failSwapOn": False,
-            "oomScoreAdj": 0,
-            "containerRuntimeEndpoint": f"unix://{SOCKET}",
-            "makeIPTablesUtilChains": False,
-            "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
-            "imageGCHighThresholdPercent": 100,
-            "imageGCLowThresholdPercent": 99,
-            "volumePluginDir": "/var/lib/kubelet/volume-plugins",
-            "localStorageCapacityIsolation": False,
             "clusterDNS": [self.address],
-            "resolvConf": str(self.directory / "resolv.conf"),
-            # Tests wait until the status of the node changes (default: 10 s).
-            "nodeStatusUpdateFrequency": "200ms",
-            "nodeStatusReportFrequency": "10s",
+            "nodeStatusUpdateFrequency": self.spec.status_frequency,
         }
         path = self.directory / "kubelet.yaml"
         path.write_text(yaml.safe_dump(config))
         return path
+
+
+def kubelet_config(cgroup_root: str, resolv_conf: Path) -> dict[str, object]:
+    """Of any node, without what several nodes on one address would share."""
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        # Only this machine reaches the address.
+        "authentication": {"anonymous": {"enabled": True}, "webhook": {"enabled": False}},
+        "authorization": {"mode": "AlwaysAllow"},
+        "cgroupDriver": "cgroupfs",
+        "cgroupRoot": cgroup_root,
+        "enforceNodeAllocatable": [],
+        "failCgroupV1": False,
+        "failSwapOn": False,
+        "oomScoreAdj": 0,
+        "containerRuntimeEndpoint": f"unix://{SOCKET}",
+        "makeIPTablesUtilChains": False,
+        "evictionHard": {"memory.available": "1Mi", "nodefs.available": "1Mi"},
+        "imageGCHighThresholdPercent": 100,
+        "imageGCLowThresholdPercent": 99,
+        "volumePluginDir": "/var/lib/kubelet/volume-plugins",
+        "localStorageCapacityIsolation": False,
+        "resolvConf": str(resolv_conf),
+        # Tests wait until the status of the node changes (default: 10 s).
+        "nodeStatusUpdateFrequency": "200ms",
+        "nodeStatusReportFrequency": "10s",
+    }

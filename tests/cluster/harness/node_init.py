@@ -49,6 +49,8 @@ place "$node/kubelet" /var/lib/kubelet
 place "$node/containerd" /var/lib/containerd
 place "$node/pods" /var/log/pods
 place "$node/containers" /var/log/containers
+# Programs of ours keep lists for nested nodes there.
+place "$node/gpuslice" /var/lib/gpuslice
 place "$node/run" /run
 place "$node/sim" "$2"
 mount --make-rshared /var/lib/kubelet

@@ -60,7 +60,7 @@ BinaryName = "{node}/nvidia/runtime"
 # The shim passes nothing but containerd's environment on, so the runtime's is set here.
 _NVIDIA_RUNTIME = """\
 #!/bin/sh
-export LD_LIBRARY_PATH={node}/sim/lib
+export LD_LIBRARY_PATH={libraries}
 export NVIDIA_CTK_CONFIG_FILE_PATH={node}/nvidia/config.toml
 export PATH={runc_directory}:{hook_directory}:$PATH
 exec {runtime} "$@"
@@ -70,7 +70,7 @@ _NVIDIA_CONFIG = """\
 disable-require = true
 
 [nvidia-container-cli]
-root = "{node}/sim/root"
+root = "{driver_root}"
 
 [nvidia-container-runtime]
 mode = "jit-cdi"
@@ -86,8 +86,21 @@ path = "{hook}"
 """
 
 
-def write_runtime(node: Path, binaries: Binaries, *, bridge: str, subnet: str, log: Path) -> Path:
-    """Writes all configuration below the node's directory; returns that of containerd."""
+def write_runtime(
+    node: Path,
+    binaries: Binaries,
+    *,
+    bridge: str,
+    subnet: str,
+    log: Path,
+    driver_root: Path | None = None,
+) -> Path:
+    """Writes all configuration below the node's directory; returns that of containerd.
+
+    The driver is the node's simulated one, or one that is installed at `driver_root`.
+    """
+    libraries = node / "sim" / "lib" if driver_root is None else ""
+    driver_root = driver_root or node / "sim" / "root"
     for name in ("cdi", "cni", "nvidia"):
         (node / name).mkdir(exist_ok=True)
     config = node / "containerd.toml"
@@ -106,6 +119,7 @@ def write_runtime(node: Path, binaries: Binaries, *, bridge: str, subnet: str, l
     runtime.write_text(
         _NVIDIA_RUNTIME.format(
             node=node,
+            libraries=libraries,
             runc_directory=binaries.runc.parent,
             hook_directory=binaries.peers.cdi_hook.parent,
             runtime=binaries.peers.container_runtime,
@@ -113,7 +127,13 @@ def write_runtime(node: Path, binaries: Binaries, *, bridge: str, subnet: str, l
     )
     runtime.chmod(0o755)
     (node / "nvidia" / "config.toml").write_text(
-        _NVIDIA_CONFIG.format(node=node, runc=binaries.runc, log=log, hook=binaries.peers.cdi_hook)
+        _NVIDIA_CONFIG.format(
+            node=node,
+            driver_root=driver_root,
+            runc=binaries.runc,
+            log=log,
+            hook=binaries.peers.cdi_hook,
+        )
     )
     return config
 

@@ -195,7 +195,11 @@ def test_nothing_is_watched_if_nothing_is_fatal(
     settings: HealthSettings, make_node: MakeNode, start_watch: StartWatch
 ) -> None:
     watch = start_watch(make_node("t4x2"), settings)
-    assert watch.lines == ["the inventory is read", "watch started", "watching with 1 threads"]
+    assert watch.lines == [
+        "the inventory is read",
+        "all GPUs are watched",
+        "watching with 0 threads",
+    ]
     watch.node.faults.xid(0, 79)
     watch.end()
     assert watch.faults() == []

@@ -205,3 +205,43 @@ def test_the_inventory_is_the_same_with_every_driver(
         "1g.5gb",
     ]
     assert inventory.driver_version.startswith(str(driver))
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ({"mig.0.uuid": "x"}, 6),
+        ({"mig.0.gi": 4_000_000_000}, 6),
+        ({"mig.0.uuid": "that of another GPU"}, 6),
+        ({"mig.max": 4_000_000_000}, 0),
+        ({"memory.total": 1 << 30}, 0),
+    ],
+    ids=["uuid", "instance", "duplicate", "count", "size"],
+)
+def test_nonsense_about_mig_devices_leaves_the_other_gpu_as_it_is(
+    values: dict[str, str], kept: int, make_node: MakeNode, evaluate: Evaluate
+) -> None:
+    node = make_node("a100x2-mig-single")
+    before = read(evaluate, node)
+    if "that of another GPU" in values.values():
+        values = {"mig.0.uuid": before.gpus[1].mig[0].uuid}
+    node.set({f"gpu.0.{key}": value for key, value in values.items()})
+    inventory = read(evaluate, node)
+    other = inventory.gpus[-1]
+    if values.get("mig.0.uuid", "").startswith("MIG-"):
+        assert other.mig == before.gpus[1].mig[1:]  # it cannot be told whose UUID it is
+    else:
+        assert other == before.gpus[1]
+    assert sum(len(gpu.mig) for gpu in inventory.gpus if gpu.index == 0) == kept
+    assert {one.index for one in inventory.skipped} >= {0}
+
+
+def test_the_kernel_shows_which_gpu_claims_the_uuid_of_another_one(
+    make_node: MakeNode, evaluate: Evaluate
+) -> None:
+    node = make_node("v100x4")
+    before = read(evaluate, node)
+    node.set({"gpu.0.uuid": before.gpus[1].uuid, "gpu.0.minor": before.gpus[2].minor})
+    inventory = read(evaluate, node)
+    assert inventory.gpus == before.gpus[1:]
+    assert [(one.index, one.code) for one in inventory.skipped] == [(0, Code.GPU_IMPLAUSIBLE)]

@@ -20,8 +20,11 @@ class Printer:
     def __init__(self, indices: dict[str, int]) -> None:
         self._indices = indices
 
-    def watch_started(self) -> None:
-        print("watch started", flush=True)
+    def unwatched(self, faults: tuple[Fault, ...]) -> None:
+        if not faults:
+            print("all GPUs are watched", flush=True)
+        for fault in faults:
+            self.fault(fault)
 
     def fault(self, fault: Fault) -> None:
         gpu = "all" if fault.gpu is None else self._indices[fault.gpu]
@@ -42,7 +45,8 @@ def main(root: Path, settings: HealthSettings) -> None:
 
     watch = HealthWatch(nvml, indices, settings, Printer(indices), read_timing(os.environ))
     watch.start()
-    print(f"watching with {threading.active_count()} threads", flush=True)
+    threads = [thread.name for thread in threading.enumerate()].count("gpu-health")
+    print(f"watching with {threads} threads", flush=True)
     sys.stdin.readline()
     print(f"left the driver: {watch.stop()}", flush=True)
     nvml.close()

@@ -84,7 +84,10 @@ def test_mig_devices_are_labelled_by_strategy(
 
 
 def test_a_layout_that_does_not_fit_the_strategy_is_labelled_as_invalid(tmp_path: Path) -> None:
-    found = collect(create(tmp_path / "node", "a100x2-mig-mixed"), "single")
+    node = create(tmp_path / "node", "a100x2-mig-mixed")
+    for gpu in (0, 1):
+        node.faults.mig(gpu, ["3g.20gb", "1g.5gb"])
+    found = collect(node, "single")
     assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-INVALID"
     assert found["gpu.replicas"] == "0"
     assert not [key for key in found if key.startswith("gpuslice.io/resource.")]

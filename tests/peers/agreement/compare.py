@@ -6,14 +6,16 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
-from .differences import MPS_LIMITS, MPS_PRE_START, Difference
+from .differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM, Difference
 from .links import closeness
 from .pair import Pair, Refusal
 
+_DEV_SHM = "/dev/shm"
 _OWN_LIMITS = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
@@ -72,6 +74,11 @@ def allocations_agree(
     return expected
 
 
+def _of_the_node(host: str, container: str) -> str:
+    """<mps-root>/<resource>/shm as <mps-root>/shm; a resource has two parts."""
+    return str(Path(host).parents[2] / "shm") if container == _DEV_SHM else host
+
+
 def plain(
     answer: api.ContainerAllocateResponse, pair: Pair, accepted: Collection[Difference] = ()
 ) -> Plain:
@@ -85,6 +92,8 @@ def plain(
         for key, value in answer.annotations.items()
     ]
     mounts = [(m.host_path, m.container_path, m.read_only) for m in answer.mounts]
+    if MPS_SHM in accepted:
+        mounts = [(_of_the_node(*mount[:2]), *mount[1:]) for mount in mounts]
     # NODE_ONCE
     nodes = list(
         dict.fromkeys((d.host_path, d.container_path, d.permissions) for d in answer.devices)

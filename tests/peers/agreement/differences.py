@@ -46,6 +46,11 @@ MPS_LIMITS = Difference(
     "MPS containers get their own limits and see their own GPU only; NVIDIA's leaves both to the "
     "daemon's defaults, and a container sees every GPU of the daemon",
 )
+MPS_SHM = Difference(
+    "mps-shm",
+    "each MPS daemon and its containers have a /dev/shm of their own; NVIDIA's has one for all "
+    "daemons of the node, so that containers read and remove files of each other",
+)
 MPS_PRE_START = Difference(
     "mps-pre-start",
     "the kubelet is told to ask before every start of an MPS container, as its limits hold only "
@@ -121,6 +126,15 @@ DEAD_GPU = Difference(
     "dead-gpu",
     "a GPU that does not answer costs itself; NVIDIA's offers nothing of the node then",
 )
+SINGLE_SKIPS = Difference(
+    "single-skips",
+    "with migStrategy single, a GPU that differs from the others is skipped; NVIDIA's exits",
+)
+UNHEALTHY_REJECTED = Difference(
+    "unhealthy-rejected",
+    "devices of an unhealthy GPU are not allocated, even if the kubelet does not know yet; "
+    "NVIDIA's allocates them",
+)
 SURE_ADVICE = Difference(
     "sure-advice",
     "the kubelet's question for a preference is always answered: with what there is where too few "
@@ -178,6 +192,7 @@ ACCEPTED = (
     REMEDY,
     NO_SENSE,
     MPS_LIMITS,
+    MPS_SHM,
     MPS_PRE_START,
     MPS_DAEMON_DOWN,
     MPS_SEVERAL,
@@ -194,6 +209,8 @@ ACCEPTED = (
     PARTS_OF_INSTANCES,
     WHOLE_PROFILE,
     DEAD_GPU,
+    SINGLE_SKIPS,
+    UNHEALTHY_REJECTED,
     SURE_ADVICE,
     CLOSER_GROUP,
     SPREAD_OVER_GPUS,

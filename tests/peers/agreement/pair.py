@@ -190,7 +190,8 @@ def running(
     places = {DEVICE_PLUGINS: plugins, CDI_DIRECTORY: _cdi_directory(plugins), **binds}
     log = plugins.with_suffix(".log")
     log.unlink(missing_ok=True)
-    variables = {**os.environ, **_DEFAULTS_OF_0_20, **env}
+    # Ours delays repeated rejections, and tests cause many.
+    variables = {**os.environ, **_DEFAULTS_OF_0_20, "GPUSLICE_TIMING": "refusal=0.01", **env}
     process = BackgroundProcess(
         node.namespace_command([*argv, *flags], places),
         env=node.env({name: value for name, value in variables.items() if value is not None}),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -127,13 +128,34 @@ def test_a_broken_or_hidden_file_is_made_good(node: Node) -> None:
     assert (node.cdi / GPU_FILE).stat().st_mode & 0o777 == 0o644
 
 
-def test_a_failed_write_leaves_the_old_file_and_says_why(node: Node) -> None:
+UNWRITTEN = rf"{GPU_FILE} cannot be written .* mount the host's"
+
+
+def test_a_failed_write_leaves_the_old_file_and_the_devices_that_it_describes(node: Node) -> None:
     node.refresh(A)
     # A directory in the way of the draft: fails for root as well.
     (node.cdi / f".{GPU_FILE}.tmp").mkdir()
-    with pytest.raises(CdiError, match=rf"{GPU_FILE} cannot be written .* mount the host's"):
-        node.refresh(A, B)
+    found = node.refresh(A, B)
+    assert found.cdi_names.keys() == {"GPU-a"}
+    assert found.outdated is not None
+    assert re.search(UNWRITTEN, found.outdated)
     assert [device["name"] for device in node.spec()["devices"]] == ["GPU-a"]
+    (node.cdi / f".{GPU_FILE}.tmp").rmdir()
+    found = node.refresh(A, B)
+    assert found.cdi_names.keys() == {"GPU-a", "MIG-m"}
+    assert found.outdated is None
+
+
+def test_a_failed_write_says_why_if_the_old_file_describes_no_device_as_it_should(
+    node: Node,
+) -> None:
+    node.refresh(A)
+    (node.cdi / f".{GPU_FILE}.tmp").mkdir()
+    with pytest.raises(CdiError, match=UNWRITTEN):
+        node.refresh(replace(A, nodes=("/dev/zero",)))
+    node.install("575.1")  # other libraries, for all devices
+    with pytest.raises(CdiError, match=UNWRITTEN):
+        node.refresh(A, version="575.1")
 
 
 def test_a_device_without_its_nodes_is_left_out(

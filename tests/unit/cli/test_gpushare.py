@@ -9,7 +9,7 @@ from gpuslice.cli.gpushare import DEFAULTS, PROGRAM, agent_values
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import HealthSettings, MpsCheck, Settings
-from gpuslice.slicing.rules import MemoryRule
+from gpuslice.slicing.rules import Advertise, MemoryRule
 from gpuslice.slicing.units import MemoryUnit
 
 
@@ -22,14 +22,16 @@ def test_the_command_line_of_a_gpushare_daemonset_is_accepted() -> None:
     found = settings(
         "-logtostderr --v=5 --memory-unit=GiB --mps-pipe=/root/nvidia-mps --mps --health-check"
     )
-    assert found.rules.memory == MemoryRule(unit=MemoryUnit(1024), limited=True)
+    assert found.rules.memory == MemoryRule(
+        unit=MemoryUnit(1024), limited=True, advertise=Advertise.ALL
+    )
     assert found.memory_mps.pipe == "/root/nvidia-mps"
     assert found.health == HealthSettings(enabled=True)
 
 
 def test_without_flags_all_memory_is_advertised_as_gpushare_does() -> None:
     found = settings("")
-    assert found.rules.memory == MemoryRule()
+    assert found.rules.memory == MemoryRule(advertise=Advertise.ALL)
     assert found.memory_mps.check is MpsCheck.AUTO
     assert not found.health.enabled
     assert not found.fail_on_init_error
@@ -50,7 +52,8 @@ def test_mps_is_on_with_its_flag_or_with_its_directory(args: str, pipe: str | No
 
 def test_an_unknown_unit_becomes_gib_as_with_gpushare() -> None:
     for text, unit in (("GB", MemoryUnit(1024)), ("256MiB", MemoryUnit(256))):
-        assert settings(f"--memory-unit={text}").rules.memory == MemoryRule(unit=unit)
+        expected = MemoryRule(unit=unit, advertise=Advertise.ALL)
+        assert settings(f"--memory-unit={text}").rules.memory == expected
 
 
 def test_only_the_socket_of_the_kubelet_has_a_variable() -> None:

@@ -17,7 +17,7 @@ from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import MemoryRule, MigStrategy, Policy
+from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
 from gpuslice.slicing.units import MemoryUnit
 
 ENVVAR = frozenset({DeviceList.ENVVAR})
@@ -168,6 +168,15 @@ OURS = [
         ThreadShare.NONE, "sharing: {memory: {threads: none}}", invalid=("half",),
     ),
     Row(
+        "memory-advertise", "GPUSLICE_MEMORY_ADVERTISE", "rules.memory.advertise",
+        Advertise.ONE_GPU, "all", Advertise.ALL, "sharing: {memory: {advertise: all}}",
+        invalid=("two-gpus", ""),
+    ),
+    Row(
+        "memory-ids", "GPUSLICE_MEMORY_IDS", "rules.memory.ids", IdForm.AUTO, "short", IdForm.SHORT,
+        "sharing: {memory: {ids: short}}", invalid=("tiny", ""),
+    ),
+    Row(
         "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",
         "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}", invalid=("mps", "/" + "x" * 99),
     ),
@@ -182,6 +191,10 @@ OURS = [
     Row(
         "nested", "NESTED", "rules.nested", False, "host", True, "flags: {nested: host}",
         invalid=("inside",),
+    ),
+    Row(
+        "nested-file", "NESTED_FILE", "nested_file", "/gpuslice/gpu.env", "none", None,
+        "flags: {nestedFile: none}", invalid=("n", "/", "//gpu.env", "/a/../b", "/dir/"),
     ),
     Row(
         "nested-dir", "NESTED_DIR", "nested_directory", "/var/lib/gpuslice/nested", "/n", "/n",

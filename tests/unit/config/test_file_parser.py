@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,8 @@ from gpuslice.config.unknown_keys import all_keys
 from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import (
     ALL,
+    Advertise,
+    IdForm,
     MemoryRule,
     NameRule,
     ReplicaRule,
@@ -24,19 +25,10 @@ from gpuslice.slicing.rules import (
 )
 from gpuslice.slicing.units import MemoryUnit
 
+from .conftest import Read
+
 TIME, MPS = SharingStrategy.TIME_SLICING, SharingStrategy.MPS
 UUID = "aaaaaaaa-bbbb-cccc-dddd-eeeeeeeeeeee"
-Read = Callable[[str], Settings]
-
-
-@pytest.fixture
-def read(tmp_path: Path) -> Read:
-    def read(text: str) -> Settings:
-        path = tmp_path / "config.yaml"
-        path.write_text(text)
-        return load_settings({}, None, path).settings
-
-    return read
 
 
 WHOLE = """
@@ -54,6 +46,7 @@ flags:
   deviceDiscoveryStrategy: nvml
   nested: guest
   nestedEnv: /etc/gpu.env
+  nestedFile: /list
   nestedDir: /var/nested
   plugin:
     passDeviceSpecs: true
@@ -82,6 +75,8 @@ sharing:
     unit: 512MiB
     reserve: 1GiB
     threads: none
+    advertise: all
+    ids: short
     mps: {pipeDirectory: /run/mps, check: auto}
   timeSlicing:
     renameByDefault: true
@@ -92,6 +87,7 @@ sharing:
   mps:
     failRequestsGreaterThanOne: false
     reserve: 512MiB
+    advertise: all
     resources:
       - {name: gpu, devices: ["0"], replicas: 3}
 imex: {channelIDs: [0], required: true}
@@ -111,7 +107,14 @@ def test_a_file_with_every_key(read: Read) -> None:
         ReplicaRule(TIME, "nvidia.com/a100", 4, "nvidia.com/a100.shared", Selection(count=2), True),
         ReplicaRule(TIME, "nvidia.com/t4", 10, "nvidia.com/t4.tiny", ALL, True, nested=False),
         ReplicaRule(
-            MPS, "nvidia.com/gpu", 3, None, Selection(references=("0",)), False, reserve_mib=512
+            MPS,
+            "nvidia.com/gpu",
+            3,
+            None,
+            Selection(references=("0",)),
+            False,
+            reserve_mib=512,
+            advertise=Advertise.ALL,
         ),
     )
     assert settings.rules.memory == MemoryRule(
@@ -120,10 +123,13 @@ def test_a_file_with_every_key(read: Read) -> None:
         MemoryUnit(512),
         1024,
         ThreadShare.NONE,
+        advertise=Advertise.ALL,
+        ids=IdForm.SHORT,
         limited=True,
     )
     assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO)
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
+    assert settings.nested_file == "/list"
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)
 
 
@@ -138,97 +144,6 @@ def test_the_description_of_settings_is_a_valid_file(read: Read) -> None:
 def test_the_file_with_every_key_is_complete() -> None:
     for path in all_keys(ConfigFile):
         assert f"{path.rpartition('.')[2]}:" in WHOLE, path
-
-
-def rules(read: Read, section: str, strategy: str = "timeSlicing") -> tuple[ReplicaRule, ...]:
-    return read(f"flags: {{mpsRoot: /m}}\nsharing: {{{strategy}: {section}}}").rules.replicas
-
-
-@pytest.mark.parametrize(
-    ("section", "strategy", "expected"),
-    [
-        (
-            "{resources: [{name: nvidia.com/gpu, replicas: 10}]}", "timeSlicing",
-            ReplicaRule(TIME, "nvidia.com/gpu", 10),
-        ),
-        (
-            "{resources: [{name: gpu, replicas: 10}]}", "timeSlicing",
-            ReplicaRule(TIME, "nvidia.com/gpu", 10),
-        ),
-        (
-            "{resources: [{name: mig-1g.5gb, replicas: 2}]}", "timeSlicing",
-            ReplicaRule(TIME, "nvidia.com/mig-1g.5gb", 2),
-        ),
-        (
-            "{renameByDefault: true, resources: [{name: gpu, replicas: 2}]}", "timeSlicing",
-            ReplicaRule(TIME, "nvidia.com/gpu", 2, "nvidia.com/gpu.shared"),
-        ),
-        (
-            "{renameByDefault: true, resources: [{name: gpu, rename: part, replicas: 2}]}",
-            "timeSlicing", ReplicaRule(TIME, "nvidia.com/gpu", 2, "nvidia.com/part"),
-        ),
-        (
-            "{failRequestsGreaterThanOne: true, resources: [{name: gpu, replicas: 2}]}",
-            "timeSlicing",
-            ReplicaRule(TIME, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True),
-        ),
-        (
-            "{resources: [{name: gpu, replicas: 2}]}", "mps",
-            ReplicaRule(MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True),
-        ),
-        (
-            "{failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 2}]}", "mps",
-            ReplicaRule(MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=False),
-        ),
-        (
-            "{resources: [{name: gpu, replicas: 1}]}", "mps",
-            ReplicaRule(MPS, "nvidia.com/gpu", 1, fail_requests_greater_than_one=True),
-        ),
-        (
-            "{reserve: 2GiB, resources: [{name: gpu, replicas: 2}]}", "mps",
-            ReplicaRule(
-                MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True, reserve_mib=2048
-            ),
-        ),
-        (
-            "{reserve: 0, resources: [{name: gpu, replicas: 2}]}", "mps",
-            ReplicaRule(MPS, "nvidia.com/gpu", 2, fail_requests_greater_than_one=True),
-        ),
-    ],
-)  # fmt: skip
-def test_replicas(read: Read, section: str, strategy: str, expected: ReplicaRule) -> None:
-    assert rules(read, section, strategy) == (expected,)
-
-
-@pytest.mark.parametrize(
-    ("yaml", "expected"),
-    [
-        ("all", ALL),
-        ("2", Selection(count=2)),
-        ("[0, 3]", Selection(references=("0", "3"))),
-        # YAML 1.1 would read the second as the number sixty.
-        ("[0:1, 1:0]", Selection(references=("0:1", "1:0"))),
-        ('["0", "1:0"]', Selection(references=("0", "1:0"))),
-        (f"[GPU-{UUID}]", Selection(references=(f"GPU-{UUID}",))),
-        (f"[MIG-{UUID}]", Selection(references=(f"MIG-{UUID}",))),
-        (f"[MIG-GPU-{UUID}/1/0]", Selection(references=(f"MIG-GPU-{UUID}/1/0",))),
-        (f"[GPU-{UUID.upper()}]", Selection(references=(f"GPU-{UUID}",))),
-        ("[0, 00, 0]", Selection(references=("0",))),
-    ],
-)
-def test_devices_of_a_replica_rule(read: Read, yaml: str, expected: Selection) -> None:
-    [rule] = rules(read, f"{{resources: [{{name: gpu, replicas: 2, devices: {yaml}}}]}}")
-    assert rule.devices == expected
-
-
-def test_both_strategies_can_be_used_for_different_devices(read: Read) -> None:
-    settings = read(
-        "flags: {mpsRoot: /m}\n"
-        "sharing:\n"
-        "  timeSlicing: {resources: [{name: gpu, devices: [0], replicas: 2}]}\n"
-        "  mps: {resources: [{name: gpu, rename: gpu.mps, devices: [1], replicas: 2}]}\n"
-    )
-    assert [rule.strategy for rule in settings.rules.replicas] == [TIME, MPS]
 
 
 @pytest.mark.parametrize(
@@ -369,7 +284,7 @@ LONG = "x" * 53
         ("flags: {gfd: {sleepInterval: 60}}", r"sleepInterval: 60 .*counts nanoseconds"),
         ("flags: {gfd: {sleepInterval: 2us}}", r"sleepInterval: '2us' .*at least 100ms"),
         ("flags: {gfd: {sleepInterval: .inf}}", r"sleepInterval: '.inf' .*at least 100ms"),
-        ("resources: {gpus: &l [*l]}", "alias must not refer to a section that contains it"),
+        ("resources: {gpus: &l [*l]}", "alias in line 1 refers to a section that contains it"),
         ("imex: {channelIDs: [0, 1]}", r"imex\.channelIDs: \[0, 1\] .*use 0"),
     ],
 )

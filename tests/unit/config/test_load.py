@@ -14,7 +14,7 @@ from gpuslice.config.load import Loaded, load_settings
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
 from gpuslice.slicing.limits import ThreadShare
-from gpuslice.slicing.rules import ALL, MemoryRule, Selection
+from gpuslice.slicing.rules import ALL, Advertise, MemoryRule, Selection
 from gpuslice.slicing.units import MemoryUnit
 
 Load = Callable[..., Loaded]
@@ -76,7 +76,11 @@ def test_containers_are_limited_to_their_memory_if_there_is_an_mps_daemon(load: 
 
 @pytest.mark.parametrize(
     ("defaults", "expected"),
-    [(Settings(), MemoryRule()), (nvidia.DEFAULTS, None), (gpushare.DEFAULTS, MemoryRule())],
+    [
+        (Settings(), MemoryRule()),
+        (nvidia.DEFAULTS, None),
+        (gpushare.DEFAULTS, MemoryRule(advertise=Advertise.ALL)),
+    ],
     ids=["gpuslice agent", "nvidia-device-plugin", "gpushare"],
 )
 def test_the_program_decides_about_memory_units_if_nothing_is_set(
@@ -213,10 +217,61 @@ def test_replicas_with_mps_do_not_support_mixed_mig(load: Load) -> None:
 
 
 def test_a_host_marks_its_containers_as_nodes(load: Load) -> None:
-    settings = load(nested="host").settings
+    settings = load(nested="host", memory_devices="none").settings
     assert settings.nested is Nested.HOST
     assert settings.rules.nested
     assert settings.nested_env is None
+
+
+@pytest.mark.parametrize(
+    ("text", "place"),
+    [("mount", "/gpuslice/gpu.env"), ("none", None), ("/gpu.env", "/gpu.env")],
+)
+def test_a_host_mounts_the_list_at_its_own_path_or_elsewhere_or_not_at_all(
+    load: Load, text: str, place: str | None
+) -> None:
+    assert load(nested_file=text).settings.nested_file == place
+    assert load(f"flags: {{nestedFile: {text}}}").settings.nested_file == place
+
+
+def test_a_relative_path_of_the_list_is_rejected_with_the_choices(load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"NESTED_FILE: 'gpu.env' .*mount, none, or the absolute"):
+        load(env={"NESTED_FILE": "gpu.env"})
+
+
+MERGED = "{failRequestsGreaterThanOne: false, resources: [{name: gpu, replicas: 2%s}]}"
+
+
+@pytest.mark.parametrize("section", ["{resources: [{name: gpu, replicas: 2%s}]}", MERGED])
+def test_shares_by_mps_for_nested_nodes_are_rejected(load: Load, section: str) -> None:
+    def config(nested: str, node: str = "off", gpus: str = "[]") -> str:
+        return (
+            f"flags: {{mpsRoot: /m, nested: {node}}}\n"
+            f"resources: {{gpus: {gpus}}}\n"
+            f"sharing: {{mps: {section % nested}}}\n"
+        )
+
+    entry = r"sharing\.mps\.resources\[0\]\.nested: 'host' .* whole GPU without limits.*nested: off"
+    with pytest.raises(ConfigError, match=entry):
+        load(config(", nested: host"))
+    node = r"flags\.nested: 'host' is not valid: sharing\.mps shares nvidia\.com/gpu"
+    with pytest.raises(ConfigError, match=node):
+        load(config("", "host"))
+    with pytest.raises(ConfigError, match="whole GPU without limits"):
+        load(config("", "off", "[{pattern: '*', name: gpu, nested: host}]"))
+    assert load(config(", nested: off", "host"))
+    assert load(config("", "host", "[{pattern: '*', name: gpu, nested: off}]"))
+    # Which of the rules applies is known on the node only.
+    assert load(config("", "host", "[{pattern: 'T4', name: gpu, nested: off}]"))
+
+
+def test_a_host_of_nested_nodes_needs_gpus_that_are_not_divided_into_units(load: Load) -> None:
+    reason = r"^NESTED: 'host' .*aliyun\.com/gpu-mem.*Set memory-devices to none"
+    with pytest.raises(ConfigError, match=reason):
+        load(env={"NESTED": "host"})
+    for options in ({"memory_devices": "0,"}, {"memory_devices": "1"}, {"mig_strategy": "mixed"}):
+        [warning] = load(nested="host", **options).warnings
+        assert warning.startswith("nested: host does not apply to memory units")
 
 
 def test_a_guest_has_two_sources_for_its_devices(load: Load) -> None:

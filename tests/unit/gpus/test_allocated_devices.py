@@ -8,7 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.gpus.allocated_devices import AllocatedDevicesUnreadable, read_allocated_devices
+from gpuslice.gpus.allocated_devices import (
+    AllocatedDevicesUnreadable,
+    list_file,
+    read_allocated_devices,
+)
 from gpuslice.inject.nested import gpu_env
 
 A = "GPU-a5ff0fbb-a150-5524-8c2e-d954b2d4f1b7"
@@ -24,6 +28,14 @@ def test_the_variable_is_used_if_there_is_no_file(tmp_path: Path) -> None:
         read_allocated_devices(None, None)
     with pytest.raises(AllocatedDevicesUnreadable, match="neither the UUID"):
         read_allocated_devices(None, "all")
+
+
+def test_the_mounted_file_takes_precedence_over_one_of_the_container(tmp_path: Path) -> None:
+    mounted, other = tmp_path / "mounted.env", tmp_path / "other.env"
+    assert list_file(Path("/gpu.env"), mounted) == Path("/gpu.env")
+    mounted.write_text(gpu_env([A]))
+    assert list_file(Path("/gpu.env"), mounted) == mounted
+    assert list_file(other, mounted) == other
 
 
 def test_a_link_to_the_file_is_followed(tmp_path: Path) -> None:
@@ -57,7 +69,7 @@ def test_anything_but_a_regular_file_is_rejected_without_blocking(tmp_path: Path
     assert "not a regular file" in rejection(Path("/dev/zero"))
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(tmp_path / "s"))
-        assert "cannot be read" in rejection(tmp_path / "s")
+        assert "not a regular file" in rejection(tmp_path / "s")
 
 
 def test_a_huge_file_is_not_read_to_its_end(tmp_path: Path) -> None:

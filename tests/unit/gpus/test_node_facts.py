@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -115,3 +116,13 @@ def test_the_machine_is_read_from_its_file(tmp_path: Path) -> None:
     assert read_facts(None, [], machine_type_file=str(path)).machine == "Some Server"
     assert read_facts(None, [], machine_type_file=str(tmp_path / "gone")).machine == "unknown"
     assert read_facts(None, [], machine_type_file="").machine == "unknown"
+
+
+def test_a_file_of_the_machine_that_does_not_end_or_blocks_is_not_read(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path in ("/dev/zero", str(pipe), str(tmp_path)):
+        assert read_facts(None, [], machine_type_file=path).machine == "unknown"
+    large = tmp_path / "large"
+    large.write_text("x" * 1_000_000)
+    assert len(read_facts(None, [], machine_type_file=str(large)).machine) == 4096

@@ -80,7 +80,7 @@ def test_replicas_reach_the_daemon_of_their_resource_and_its_shared_memory() -> 
     }
     assert one.mounts == (
         Mount("/mps-root/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe"),
-        Mount("/mps-root/shm", "/dev/shm"),
+        Mount("/mps-root/nvidia.com/gpu/shm", "/dev/shm"),
     )
 
 

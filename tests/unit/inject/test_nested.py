@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from gpuslice.config.settings import ContainerSettings, DeviceId, DeviceList
 from gpuslice.inject.edits import ContainerEdits, Mount
-from gpuslice.inject.nested import gpu_env, nested
+from gpuslice.inject.nested import NestedLists, gpu_env, nested
 from gpuslice.inject.visible import Host
-from gpuslice.slicing.allocated_devices import allocated_gpus, parse_allocated_devices
+from gpuslice.slicing.allocated_devices import allocated_gpus
+from gpuslice.slicing.allocated_list import parse_allocated_devices
 from gpuslice.slicing.device import Device, whole
 from gpuslice.slicing.gpu import Gpu
 from tests.unit.slicing.strategies import nodes
@@ -24,14 +25,19 @@ HOST = Host(
 )
 
 
-def answer_for(settings: ContainerSettings, *devices: Device) -> tuple[ContainerEdits, list[str]]:
+FILE = "/gpuslice/gpu.env"
+
+
+def answer_for(
+    settings: ContainerSettings, *devices: Device, file: str | None = FILE
+) -> tuple[ContainerEdits, list[str]]:
     kept: list[str] = []
 
     def keep(text: str) -> str:
         kept.append(text)
         return "/var/lib/gpuslice/nested/x.env"
 
-    return nested(devices, GPUS, settings, HOST, keep), kept
+    return nested(devices, GPUS, settings, HOST, NestedLists(file, keep)), kept
 
 
 def test_the_container_sees_all_gpus_and_is_told_its_own_by_variable_and_file() -> None:
@@ -40,10 +46,28 @@ def test_the_container_sees_all_gpus_and_is_told_its_own_by_variable_and_file() 
         env={
             "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d",
             "NVIDIA_ALLOCATED_DEVICES": "GPU-c,GPU-a",
+            "NVIDIA_ALLOCATED_DEVICES_FILE": FILE,
         },
-        mounts=(Mount("/var/lib/gpuslice/nested/x.env", "/gpu.env", read_only=True),),
+        mounts=(Mount("/var/lib/gpuslice/nested/x.env", FILE, read_only=True),),
     )
     assert kept == ["NVIDIA_ALLOCATED_DEVICES=GPU-c,GPU-a\n"]
+
+
+def test_a_container_that_writes_its_file_itself_gets_variables_and_no_mount() -> None:
+    answer, kept = answer_for(ContainerSettings(), C, A, file=None)
+    assert answer == ContainerEdits(
+        env={
+            "NVIDIA_VISIBLE_DEVICES": "GPU-a,GPU-b,GPU-c,GPU-d",
+            "NVIDIA_ALLOCATED_DEVICES": "GPU-c,GPU-a",
+        }
+    )
+    assert kept == []
+
+
+def test_the_file_can_be_mounted_elsewhere() -> None:
+    answer, _ = answer_for(ContainerSettings(), A, file="/gpu.env")
+    assert [mount.container_path for mount in answer.mounts] == ["/gpu.env"]
+    assert answer.env["NVIDIA_ALLOCATED_DEVICES_FILE"] == "/gpu.env"
 
 
 def test_variables_follow_the_id_strategy_and_the_file_names_uuids() -> None:
@@ -51,6 +75,7 @@ def test_variables_follow_the_id_strategy_and_the_file_names_uuids() -> None:
     assert answer.env == {
         "NVIDIA_VISIBLE_DEVICES": "0,1,2,3",
         "NVIDIA_ALLOCATED_DEVICES": "2",
+        "NVIDIA_ALLOCATED_DEVICES_FILE": FILE,
     }
     assert kept == ["NVIDIA_ALLOCATED_DEVICES=GPU-c\n"]
 
@@ -62,7 +87,7 @@ def test_mounts_and_device_nodes_are_those_of_the_allotted_gpus() -> None:
     answer, _ = answer_for(settings, B, B)
     assert [mount.container_path for mount in answer.mounts] == [
         "/var/run/nvidia-container-devices/GPU-b",
-        "/gpu.env",
+        FILE,
     ]
     assert [node.container_path for node in answer.devices] == ["/dev/nvidiactl", "/dev/nvidia1"]
     assert answer.env["NVIDIA_ALLOCATED_DEVICES"] == "GPU-b"
@@ -70,7 +95,7 @@ def test_mounts_and_device_nodes_are_those_of_the_allotted_gpus() -> None:
 
 def test_cdi_names_all_gpus() -> None:
     settings = ContainerSettings(device_list=frozenset({DeviceList.CDI_CRI}))
-    answer, _ = answer_for(settings, B)
+    answer, _ = answer_for(settings, B, file=None)
     assert answer.cdi_devices == tuple(f"nvidia.com/gpu=GPU-{name}" for name in "abcd")
     assert answer.env == {"NVIDIA_ALLOCATED_DEVICES": "GPU-b"}
 

@@ -36,7 +36,7 @@ DAEMON = Daemon(
     "nvidia.com/gpu.shared",
     "/mps/nvidia.com/gpu.shared/pipe",
     "/run/nvidia/mps/nvidia.com/gpu.shared/pipe",
-    "/run/nvidia/mps/shm",
+    "/run/nvidia/mps/nvidia.com/gpu.shared/shm",
 )
 CDI_KINDS = {DeviceList.CDI_ANNOTATIONS, DeviceList.CDI_CRI}
 
@@ -112,7 +112,7 @@ def test_cdi_through_the_kubelet_and_an_mps_replica_under_another_name() -> None
         },
         mounts=(
             Mount("/run/nvidia/mps/nvidia.com/gpu.shared/pipe", pipe),
-            Mount("/run/nvidia/mps/shm", "/dev/shm"),
+            Mount("/run/nvidia/mps/nvidia.com/gpu.shared/shm", "/dev/shm"),
         ),
         cdi_devices=(f"{OURS}/gpu=GPU-a",),
     )

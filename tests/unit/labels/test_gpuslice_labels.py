@@ -78,6 +78,7 @@ def test_memory_units_have_labels_with_their_size_and_limits() -> None:
     assert found["gpu.product"] == "Tesla-T4"
     assert found["mps.capable"] == "false"
     assert own(found, "resource") == {
+        "aliyun.com_gpu-mem.advertise": "one-gpu",
         "aliyun.com_gpu-mem.capacity": "58",
         "aliyun.com_gpu-mem.devices": "2",
         "aliyun.com_gpu-mem.sharing": "memory",

@@ -269,6 +269,15 @@ class TestMig:
         assert found["gpu.count"] == "2"
         assert found["gpu.replicas"] == "3"
 
+    def test_single_labels_describe_the_gpus_that_are_advertised(self) -> None:
+        first, second, third = several(A100, 3)
+        found = labels([cut(first, SMALL), second, third], SINGLE)
+        assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB"
+        assert found["gpu.replicas"] == "1"
+        found = labels([cut(first, SMALL), cut(second, SMALL), third], SINGLE)
+        assert found["gpu.product"] == "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb"
+        assert found["gpu.count"] == "2"
+
     def test_single_without_mig_is_as_none(self) -> None:
         found = labels([A100], SINGLE)
         assert found["mig.strategy"] == "single"
@@ -280,7 +289,6 @@ class TestMig:
         [
             pytest.param([cut(several(A100, 1)[0], LARGE, SMALL)], id="two-kinds"),
             pytest.param([cut(several(A100, 1)[0])], id="empty"),
-            pytest.param([cut(several(A100, 1)[0], SMALL), *several(A100, 1, 1)], id="half"),
         ],
     )
     def test_a_layout_that_single_cannot_advertise_is_labelled_as_invalid(

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from gpuslice.mps.daemon_paths import DaemonPaths, resource_of
+from gpuslice.mps.mounts import mount_of, parse_mountinfo
 from gpuslice.mps.shm import is_mounted, size_kib
 
 MOUNTINFO = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/root rw
-30 22 0:43 / /mps/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw
+29 22 0:42 / /mps rw shared:7 master:1 - tmpfs tmpfs rw
+30 29 0:43 / /mps/shm rw,nosuid,nodev,noexec,relatime - tmpfs shm rw
 """
 
 
@@ -19,6 +21,7 @@ def test_places_are_nvidias() -> None:
     place = DaemonPaths("nvidia.com/gpu.shared")
     assert str(place.pipe) == "/mps/nvidia.com/gpu.shared/pipe"
     assert str(place.log) == "/mps/nvidia.com/gpu.shared/log"
+    assert str(place.shm) == "/mps/nvidia.com/gpu.shared/shm"
     assert str(place.started) == "/mps/nvidia.com/gpu.shared/.started"
 
 
@@ -35,8 +38,17 @@ def test_a_pipe_directory_identifies_its_resource(pipe: str, resource: str | Non
 
 
 def test_a_mount_is_distinguished_from_a_directory() -> None:
-    assert is_mounted(Path("/mps/shm"), MOUNTINFO)
-    assert not is_mounted(Path("/mps"), MOUNTINFO)
+    points = parse_mountinfo(MOUNTINFO)
+    assert is_mounted(Path("/mps/shm"), points)
+    assert not is_mounted(Path("/mps/nvidia.com"), points)
+
+
+def test_a_mount_below_a_shared_one_appears_on_the_host() -> None:
+    points = parse_mountinfo(MOUNTINFO)
+    for path, shared in (("/mps/nvidia.com/gpu/shm", True), ("/mps/shm/x", False), ("/x", False)):
+        found = mount_of(Path(path), points)
+        assert found is not None
+        assert found.is_shared is shared
 
 
 def test_shared_memory_is_half_of_the_memory() -> None:

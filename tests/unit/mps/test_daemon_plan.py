@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpuslice.codes import Code
 from gpuslice.config.settings import ContainerSettings, Settings
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay, plan_daemons, uses_mps
-from gpuslice.mps.default_limits import default_commands, server_commands
+from gpuslice.mps.default_limits import default_commands, memory_limit_holds, server_commands
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu
@@ -142,3 +142,22 @@ def test_a_daemon_can_stay_unless_it_lacks_a_gpu_or_holds_one_that_others_use(
     lacks = any(gpu not in running for gpu in wanted)
     holds = any(gpu in present and gpu not in wanted for gpu in running)
     assert can_stay(tuple(running), tuple(wanted), present) is not (lacks or holds)
+
+
+@pytest.mark.parametrize(
+    ("printed", "mib", "holds"),
+    [
+        ("512M", 512, True),
+        ("3001M", 3001, True),
+        ("2G", 3001, True),  # NVIDIA's program prints whole GiB, rounded down
+        ("1G", 1024, True),
+        ("1G", 3001, False),
+        ("4G", 3001, False),
+        ("", 512, False),
+        ('Unknown command "x"', 512, False),
+    ],
+)
+def test_a_default_limit_is_recognised_when_it_is_read_back(
+    printed: str, mib: int, holds: bool
+) -> None:
+    assert memory_limit_holds(printed, mib) is holds

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from gpuslice.codes import Code
-from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import CdiSettings, Settings
 from gpuslice.config.timing import Timing
@@ -56,12 +56,14 @@ class Program:
     """A target that keeps a record of what is applied."""
 
     applied: list[tuple[str, int]] = field(default_factory=list)
-    suspended: list[Problem] = field(default_factory=list)
+    suspended: list[tuple[Problem, Hardware | None]] = field(default_factory=list)
     resets: int = 0
     # What the plan, the check and the application of these sockets raise.
     plan_errors: dict[str, Exception] = field(default_factory=dict)
     check_errors: dict[str, Exception] = field(default_factory=dict)
     apply_errors: list[Exception] = field(default_factory=list)
+    # Sockets with which planning hangs until this is set.
+    hanging: dict[str, threading.Event] = field(default_factory=dict)
     gpus_needed: bool = True
     tolerates: tuple[type[NoGpus], ...] = ()
 
@@ -70,6 +72,8 @@ class Program:
         return self.gpus_needed and (problem is None or not isinstance(problem, self.tolerates))
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> tuple[str, int]:
+        if hanging := self.hanging.get(settings.kubelet_socket):
+            hanging.wait()
         if error := self.plan_errors.get(settings.kubelet_socket):
             raise error
         return settings.kubelet_socket, -1 if hardware is None else len(hardware.inventory.gpus)
@@ -84,8 +88,8 @@ class Program:
             raise self.apply_errors.pop(0)
         self.applied.append(plan)
 
-    def suspend(self, problem: Problem) -> None:
-        self.suspended.append(problem)
+    def suspend(self, problem: Problem, hardware: Hardware | None) -> None:
+        self.suspended.append((problem, hardware))
 
     def reset(self) -> None:
         self.resets += 1
@@ -94,8 +98,8 @@ class Program:
 class Rig:
     """A reconciler with settings, GPUs and triggers that a test changes."""
 
-    def __init__(self, settings: Settings = ONE) -> None:
-        self.settings: Settings | ConfigError = settings
+    def __init__(self, settings: Settings = ONE, check_seconds: float = 30.0) -> None:
+        self.settings: Settings | Exception = settings
         self.loads = 0
         self.program = Program()
         self.driver = FakeDriver()
@@ -110,11 +114,12 @@ class Rig:
             triggers=self.triggers,
             metrics=self.metrics,
             retry_seconds=0.01,
+            check_seconds=check_seconds,
         )
 
     def load(self) -> Loaded:
         self.loads += 1
-        if isinstance(self.settings, ConfigError):
+        if isinstance(self.settings, Exception):
             raise self.settings
         return Loaded(self.settings)
 
@@ -135,9 +140,13 @@ async def eventually(holds: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def run(scenario: Callable[[Rig], Awaitable[None]], settings: Settings = ONE) -> None:
+def run(
+    scenario: Callable[[Rig], Awaitable[None]],
+    settings: Settings = ONE,
+    check_seconds: float = 30.0,
+) -> None:
     async def main() -> None:
-        rig = Rig(settings)
+        rig = Rig(settings, check_seconds)
         await rig.reconciler.start()
         await scenario(rig)
 

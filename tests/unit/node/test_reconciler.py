@@ -11,7 +11,13 @@ import pytest
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.settings import Settings
-from gpuslice.node.errors import DriverReplaced, NoDriver, NoGpus, ProgramError
+from gpuslice.node.errors import (
+    DriverNotResponding,
+    DriverReplaced,
+    NoDriver,
+    NoGpus,
+    ProgramError,
+)
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.triggers import Trigger
 from gpuslice.slicing.errors import NothingToAdvertise, SlicingError
@@ -227,7 +233,7 @@ def test_gpus_that_are_gone_suspend_the_program_until_they_return(
     async def scenario(rig: Rig) -> None:
         rig.driver.found["/driver-root"] = NoGpus("gone")
         await rig.trigger(Trigger.HARDWARE)
-        assert rig.program.suspended == [Problem(Code.NODE_UNREADABLE, "gone")]
+        assert rig.program.suspended == [(Problem(Code.NODE_UNREADABLE, "gone"), None)]
         assert rig.problems == []
         # The retry comes by itself.
         await rig.trigger()
@@ -283,5 +289,34 @@ def test_the_same_settings_again_change_nothing_and_count_as_read() -> None:
         await rig.trigger(Trigger.SETTINGS)
         assert rig.state.current.generation == generation
         assert rig.metrics.reloads[True] == 2
+
+    run(scenario)
+
+
+def test_settings_apply_to_the_known_gpus_while_the_driver_hangs() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.driver.found["/driver-root"] = DriverNotResponding("nvmlInit has not returned")
+        rig.settings = TWO
+        await rig.trigger(Trigger.RESET)
+        assert rig.program.applied[-1] == ("/two", 1)
+        assert rig.program.suspended == []
+        assert rig.problems == []
+        rig.driver.found["/driver-root"] = hardware(GPU, replace(GPU, uuid="GPU-b", index=1))
+        await rig.trigger(Trigger.HARDWARE)
+        assert rig.program.applied[-1] == ("/two", 2)
+
+    run(scenario)
+
+
+def test_settings_for_another_driver_root_wait_for_a_driver_that_hangs() -> None:
+    async def scenario(rig: Rig) -> None:
+        rig.driver.found["/elsewhere"] = DriverNotResponding("nvmlInit has not returned")
+        rig.settings = ELSEWHERE
+        await rig.trigger(Trigger.SETTINGS)
+        assert rig.problems == []  # they are not wrong
+        assert [problem.code for problem, _ in rig.program.suspended] == [Code.NODE_UNREADABLE]
+        rig.driver.found["/elsewhere"] = hardware(GPU, replace(GPU, uuid="GPU-b", index=1))
+        await rig.trigger(Trigger.SETTINGS)
+        assert rig.program.applied[-1] == (ELSEWHERE.kubelet_socket, 2)
 
     run(scenario)

@@ -59,3 +59,11 @@ def test_a_device_that_the_kubelet_never_lists_is_free_again() -> None:
     assert usage.in_use == {GPU: frozenset("a")}
     lists(usage)
     assert usage.in_use == {}
+
+
+def test_a_device_that_the_kubelet_regards_as_free_is_free_at_once() -> None:
+    usage = Usage()
+    lists(usage, one="a", two="b")
+    usage.allocated(GPU, ["c"])
+    usage.available(GPU, {"a", "c", "d"})
+    assert usage.in_use == {GPU: frozenset("b")}

@@ -1,17 +1,13 @@
-"""Reading the list of GPUs that a nested node was given."""
+"""Which GPUs of a node a list selects."""
 
 from __future__ import annotations
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from dataclasses import replace
 
-from gpuslice.slicing.allocated_devices import (
-    AllocatedDevicesError,
-    allocated_gpus,
-    missing,
-    parse_allocated_devices,
-)
+import pytest
+
+from gpuslice.slicing.allocated_devices import allocated_gpus, missing
+from gpuslice.slicing.allocated_list import AllocatedDevicesError
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.rules import MigStrategy
 
@@ -19,7 +15,6 @@ A = "GPU-a5ff0fbb-a150-5524-8c2e-d954b2d4f1b7"
 B = "GPU-0c9f6d2e-8f0a-5f64-9d9e-0f4c2c1b7a11"
 MIG = "MIG-2cf74da6-cb27-5bbe-be02-6da14d711aca"
 MIG_2 = "MIG-4cd66431-f266-5531-aea0-7ad61f357d3b"
-NAME = "NVIDIA_ALLOCATED_DEVICES"
 
 MIGS = (
     MigDevice(MIG, 0, gpu_instance=3, compute_instance=0, profile="1g.5gb", memory_mib=4864),
@@ -29,70 +24,6 @@ GPUS = [
     Gpu(A, index=0, minor=0, name="A100", memory_mib=40960),
     Gpu(B, index=1, minor=1, name="A100", memory_mib=40960, mig_enabled=True, mig=MIGS),
 ]
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        f"{NAME}={A},{B}\n",
-        f"{NAME}={A},{B}",
-        f"export {NAME}={A},{B}\n",
-        f'{NAME}="{A},{B}"\n',
-        f"{NAME}='{A}, {B}'  # mine\n",
-        f"{NAME}={A},{B} # mine\n",
-        f"# the GPUs of this node\n\nPATH=/bin:/usr/bin\n{NAME}={A},{B}\nOTHER=\n",
-        f"  {NAME} = {A} , {B}  \r\n",
-        f"{NAME}={A},{B}\n{NAME}={A},{B}\n",
-        f"{A},{B}",
-        f" {A}, {B}\n",
-    ],
-)
-def test_all_ways_to_write_a_list_are_read_alike(text: str) -> None:
-    assert parse_allocated_devices(text) == (A, B)
-
-
-@pytest.mark.parametrize("device", [A, MIG, f"MIG-{A}/3/0", "0", "12", "0:1"])
-def test_gpus_and_mig_devices_go_by_uuid_or_index(device: str) -> None:
-    assert parse_allocated_devices(f"{NAME}={device}") == (device,)
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("", "empty"),
-        ("\n \n# nothing\n", "empty"),
-        (f"{NAME}=\n", "names no GPU"),
-        (f'{NAME}=""\n', "names no GPU"),
-        ("OTHER=1\n", "no line sets the variable"),
-        (f"{A}\n{B}\n", "no line sets the variable"),
-        (f"{NAME}={A},{A}", "more than once"),
-        (f"{NAME}={A},{A.replace('a5ff', 'A5FF')}", "more than once"),
-        (f"{NAME}={A}\n{NAME}={B}\n", "different lists"),
-        (f"{NAME}={A},,{B}", "'' is not valid: it is neither"),
-        (f"{NAME}={A},", "'' is not valid: it is neither"),
-        (f"{NAME}=all", "'all' is not valid: it is neither"),
-        (f"{NAME}={A} {B}", "separate devices by commas"),
-        (f"{NAME}={A[:-1]}", "neither the UUID"),
-        (f"{NAME}={A}\x00", r"control character '\\x00'"),
-        (f"{NAME}={A}\x1b[31m", "control character"),
-        ("0," * 40_000, "80000 bytes, and the limit is 65536"),
-    ],
-)
-def test_what_is_wrong_with_a_list_is_said(text: str, message: str) -> None:
-    with pytest.raises(AllocatedDevicesError, match=message) as caught:
-        parse_allocated_devices(text)
-    assert str(caught.value).startswith(f"{NAME}: ")
-    assert len(str(caught.value)) < 500
-
-
-@given(st.text(max_size=200))
-def test_any_text_is_either_read_or_refused(text: str) -> None:
-    try:
-        devices = parse_allocated_devices(text)
-    except AllocatedDevicesError:
-        return
-    assert devices
-    assert len(set(devices)) == len(devices)
 
 
 def test_only_allotted_gpus_are_kept() -> None:
@@ -133,3 +64,13 @@ def test_a_whole_gpu_is_never_offered_for_a_part_of_it() -> None:
     with pytest.raises(AllocatedDevicesError, match="set migStrategy to single or mixed"):
         allocated_gpus(GPUS, [MIG_2], mig_strategy=MigStrategy.NONE)
     assert allocated_gpus(GPUS, [B], mig_strategy=MigStrategy.NONE) == (GPUS[1],)
+
+
+@pytest.mark.parametrize("name", [MIG, f"MIG-{A}/3/0", "0:7"])
+def test_missing_rights_are_named_as_a_cause_why_mig_devices_are_not_seen(name: str) -> None:
+    hidden = [replace(gpu, mig=()) for gpu in GPUS]
+    with pytest.raises(AllocatedDevicesError, match=r"SYS_ADMIN.*NVIDIA_MIG_MONITOR_DEVICES=all"):
+        allocated_gpus(hidden, [name])
+    with pytest.raises(AllocatedDevicesError) as whole_gpu:
+        allocated_gpus(hidden, ["GPU-ffffffff-a150-5524-8c2e-d954b2d4f1b7"])
+    assert "SYS_ADMIN" not in str(whole_gpu.value)

@@ -87,6 +87,12 @@ def test_a_pattern_is_matched_from_end_to_end_and_only_the_star_is_special(
     assert only(found).resource == ("nvidia.com/t4" if matches else "nvidia.com/gpu")
 
 
+def test_a_pattern_of_many_stars_is_matched_in_linear_time() -> None:
+    rules = Rules(gpus=(NameRule("a*" * 40 + "b", "nvidia.com/b"),))
+    [pool] = catalogue([gpu(0, "a" * 200)], rules).pools
+    assert pool.resource == "nvidia.com/gpu"
+
+
 def test_a_gpu_that_no_rule_names_keeps_the_usual_name() -> None:
     found = catalogue([gpu(0), gpu(1, T4)], Rules(gpus=(NameRule("*T4", "nvidia.com/t4"),)))
     assert contents(found) == {"nvidia.com/gpu": ["0"], "nvidia.com/t4": ["1"]}

@@ -4,7 +4,7 @@ import pytest
 
 from gpuslice.codes import Code
 from gpuslice.slicing.catalogue import catalogue
-from gpuslice.slicing.errors import SlicingError
+from gpuslice.slicing.errors import NothingToAdvertise
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.resource_names import profile_name
 from gpuslice.slicing.rules import (
@@ -115,27 +115,47 @@ def test_under_single_a_name_for_gpus_names_mig_devices_too() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "because"),
+    ("gpus", "advertised", "skipped"),
     [
-        (
-            [gpu(0), mig_gpu(1, SMALL), gpu(2)],
-            r"on GPU 1 \(GPU-1\) and disabled on GPU 0 \(GPU-0\), GPU 2 \(GPU-2\).*mixed",
-        ),
-        ([mig_gpu(0, SMALL), mig_gpu(1)], r"GPU 1 \(GPU-1\) have none.*nvidia-smi mig"),
-        (
-            [mig_gpu(0, SMALL, SMALL), mig_gpu(1, MEDIUM)],
-            "these differ: 1g.5gb: 0:0, 0:1; 2g.10gb: 1:0.*migStrategy mixed",
-        ),
-        (
-            [mig_gpu(0, SMALL), mig_gpu(1, ("1g.5gb", 5000, 1))],
-            "these differ: 1g.5gb: 0:0; 1g.5gb: 1:0",
-        ),
+        # MIG is enabled on one GPU of several.
+        ([gpu(0), mig_gpu(1, SMALL), gpu(2)], ["0", "2"], ["GPU-1"]),
+        ([mig_gpu(0, SMALL), gpu(1), mig_gpu(2, SMALL)], ["0:0", "2:0"], ["GPU-1"]),
+        # Of equal groups, the one with the lowest index.
+        ([gpu(0), mig_gpu(1, SMALL)], ["0"], ["GPU-1"]),
+        ([mig_gpu(0, SMALL), gpu(1)], ["0:0"], ["GPU-1"]),
+        ([mig_gpu(0, SMALL, SMALL), mig_gpu(1, MEDIUM)], ["0:0", "0:1"], ["GPU-1"]),
+        # The same profile of GPUs of another size.
+        ([mig_gpu(0, SMALL), mig_gpu(1, ("1g.5gb", 5000, 1))], ["0:0"], ["GPU-1"]),
+        # Different devices on one GPU are never identical.
+        ([mig_gpu(0, SMALL, MEDIUM), mig_gpu(1, SMALL, MEDIUM), gpu(2)], ["2"], ["GPU-0", "GPU-1"]),
     ],
 )
-def test_single_refuses_gpus_that_differ_and_names_them(gpus: list[Gpu], because: str) -> None:
-    with pytest.raises(SlicingError, match=because) as error:
-        catalogue(gpus, Rules(SINGLE))
-    assert error.value.code is Code.MIG_NOT_UNIFORM
+def test_single_skips_gpus_that_differ_and_leaves_the_others(
+    gpus: list[Gpu], advertised: list[str], skipped: list[str]
+) -> None:
+    found = catalogue(gpus, Rules(SINGLE))
+    assert contents(found) == {"nvidia.com/gpu": advertised}
+    assert codes(found) == [Code.MIG_NOT_UNIFORM] * len(skipped)
+    for message, uuid in zip(messages(found), skipped, strict=True):
+        assert f"({uuid})" in message
+        assert message.endswith("Make them equal, or use migStrategy mixed")
+
+
+def test_single_names_what_differs() -> None:
+    [message] = messages(catalogue([gpu(0), mig_gpu(1, SMALL, SMALL)], Rules(SINGLE)))
+    assert "It has MIG devices 2 x 1g.5gb, and GPU 0 (GPU-0) has MIG disabled" in message
+
+
+def test_single_skips_a_gpu_without_mig_devices() -> None:
+    found = catalogue([mig_gpu(0, SMALL), mig_gpu(1)], Rules(SINGLE))
+    assert contents(found) == {"nvidia.com/gpu": ["0:0"]}
+    assert codes(found) == [Code.GPU_SKIPPED]
+    assert "nvidia-smi mig" in messages(found)[0]
+
+
+def test_single_without_any_usable_gpu_advertises_nothing() -> None:
+    with pytest.raises(NothingToAdvertise, match=r"GPU 0 .* GPU 1 "):
+        catalogue([mig_gpu(0, SMALL, MEDIUM), mig_gpu(1)], Rules(SINGLE))
 
 
 def test_names_for_mig_devices_have_no_effect_without_a_strategy_and_that_is_a_note() -> None:

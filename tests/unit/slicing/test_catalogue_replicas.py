@@ -253,6 +253,16 @@ def test_a_rule_for_replicas_has_the_last_word_on_nesting() -> None:
     assert only(catalogue([gpu(0)], rules)).nested
 
 
+def test_shares_by_mps_are_not_for_nested_nodes() -> None:
+    rules = Rules(
+        gpus=(NameRule("*T4", "nvidia.com/gpu", nested=True), NameRule("*", "nvidia.com/gpu")),
+        replicas=(ReplicaRule(SharingStrategy.MPS, "nvidia.com/gpu", 2),),
+    )
+    with pytest.raises(SlicingError, match=r"nvidia.com/gpu .*whole GPU without limits") as refused:
+        catalogue([gpu(0, T4)], rules)
+    assert refused.value.code is Code.NESTED_NOT_LIMITED
+
+
 def test_a_resource_is_nested_or_not() -> None:
     rules = Rules(replicas=(sliced(2, "0", nested=True), sliced(2, "1", nested=False)))
     with pytest.raises(SlicingError, match=r"one rule sets nested for nvidia.com/gpu"):

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -11,7 +13,7 @@ from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.memory_units import memory_pool
 from gpuslice.slicing.pool import Part, Pool, Share
-from gpuslice.slicing.rules import MemoryRule, SharingStrategy
+from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 from .strategies import memory_pools, nodes
@@ -50,9 +52,51 @@ def test_small_units_get_short_ids_with_the_minor_number() -> None:
     assert next(iter(sliced([gpu(5, 81920)], MIB).owners)) == "5-0"
 
 
-def test_long_ids_are_used_as_long_as_the_list_fits() -> None:
-    assert next(iter(sliced([gpu(0, 60_000)], MIB).owners)).startswith("GPU-")
-    assert next(iter(sliced([gpu(0, 70_000)], MIB).owners)) == "0-0"
+def form_of(pool: Pool) -> list[str]:
+    return ["long" if part.ids.stem.startswith("GPU-") else "short" for part in pool.parts]
+
+
+def test_ids_are_long_if_sixteen_such_gpus_could_have_long_ones() -> None:
+    assert form_of(sliced([gpu(0, 3_600)], MIB)) == ["long"]
+    assert form_of(sliced([gpu(0, 3_900)], MIB)) == ["short"]
+    sixteen = sliced([replace(gpu(n, 3_600), numa_node=n % 2) for n in range(16)], MIB)
+    assert form_of(sixteen) == ["long"] * 16
+    assert sixteen.list_bytes() <= MESSAGE_LIMIT_BYTES
+
+
+def test_another_gpu_never_changes_the_ids_of_a_gpu() -> None:
+    """Five T4 in MiB once had other ids than four, so that allocated memory was given twice."""
+    four = sliced([gpu(n, 15360) for n in range(4)], MIB)
+    five = sliced([gpu(n, 15360) for n in range(5)], MIB)
+    assert five.parts[:4] == four.parts
+    mixed = sliced([gpu(0, 3_000), gpu(1, 81_920)], MIB)
+    assert form_of(mixed) == ["long", "short"]
+
+
+@pytest.mark.parametrize("form", [IdForm.LONG, IdForm.SHORT])
+def test_the_form_of_ids_can_be_set(form: IdForm) -> None:
+    for memory_mib in (3_000, 30_000):
+        pool, _ = memory_pool([gpu(0, memory_mib)], MemoryRule(unit=MIB, ids=form))
+        assert pool is not None
+        assert form_of(pool) == [form.value]
+
+
+def test_units_have_the_numa_node_of_their_gpu() -> None:
+    pool = sliced([replace(gpu(0, 15360), numa_node=1), gpu(1, 15360)])
+    assert [part.numa_node for part in pool.parts] == [1, None]
+
+
+def test_numa_nodes_are_omitted_if_the_list_has_no_room_for_them() -> None:
+    gpus = [replace(gpu(minor, 46_068), numa_node=minor // 2) for minor in range(4)]
+    pool, notices = memory_pool(gpus, MemoryRule(unit=MIB))
+    assert pool is not None
+    assert {part.numa_node for part in pool.parts} == {None}
+    assert pool.list_bytes() <= MESSAGE_LIMIT_BYTES
+    assert [notice.code for notice in notices] == [Code.NUMA_NODES_OMITTED]
+    pool, notices = memory_pool(gpus, MemoryRule(unit=MemoryUnit(2)))
+    assert pool is not None
+    assert {part.numa_node for part in pool.parts} == {0, 1}
+    assert notices == []
 
 
 def test_a_list_that_is_too_long_is_refused_with_a_unit_that_fits() -> None:

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.telemetry.http_server import metrics_at
-from gpuslice.telemetry.metrics import Metrics, NoMetrics
+from gpuslice.telemetry.metrics import DeviceCounts, Metrics, NoMetrics
 from tests.surroundings import free_address
 
 
@@ -58,7 +58,8 @@ def samples(answer: Answer) -> dict[tuple[str, ...], float]:
 
 def busy(metrics: Metrics) -> None:
     metrics.reloaded(True)
-    metrics.devices("nvidia.com/gpu", 3, 1)
+    counts = DeviceCounts(healthy=3, unhealthy=1, withheld=2, in_use=1, free={"GPU-1": 2})
+    metrics.devices("nvidia.com/gpu", counts)
     metrics.registered("nvidia.com/gpu", True)
     metrics.allocated("nvidia.com/gpu", True)
     metrics.allocated("nvidia.com/gpu", True)
@@ -79,6 +80,9 @@ def test_all_metrics_are_exposed() -> None:
         ("gpuslice_config_last_reload_success",): 1,
         ("gpuslice_devices", "healthy", "nvidia.com/gpu"): 3,
         ("gpuslice_devices", "unhealthy", "nvidia.com/gpu"): 1,
+        ("gpuslice_devices", "withheld", "nvidia.com/gpu"): 2,
+        ("gpuslice_devices_free", "nvidia.com/gpu", "GPU-1"): 2,
+        ("gpuslice_devices_in_use", "nvidia.com/gpu"): 1,
         ("gpuslice_registered", "nvidia.com/gpu"): 1,
         ("gpuslice_allocations_total", "nvidia.com/gpu", "ok"): 2,
         ("gpuslice_allocations_total", "nvidia.com/gpu", "error"): 1,
@@ -110,7 +114,7 @@ def test_a_withdrawn_resource_has_no_gauges_and_keeps_its_counters() -> None:
     [
         (lambda metrics: metrics.reloaded(False), "the last good one is in force"),
         (
-            lambda metrics: metrics.devices("nvidia.com/mig-1g.5gb", 7, 0),
+            lambda metrics: metrics.devices("nvidia.com/mig-1g.5gb", DeviceCounts(7, 0)),
             "not registered with the kubelet: nvidia.com/mig-1g.5gb",
         ),
         (

@@ -38,6 +38,7 @@ class Commands:
             "get_server_list": (0, 0, "", self._get_server_list),
             "get_server_status": (1, 1, "<server pid>", self._get_server_status),
             "start_server": (2, 3, "-uid <uid> [-mlopart]", self._start_server),
+            "shutdown_server": (1, 2, "<server pid> [-f]", self._shutdown_server),
             "get_client_list": (1, 1, "<server pid>", self._get_client_list),
             "get_device_client_list": (0, 1, "[<server pid>]", self._get_device_client_list),
             "ps": (0, 2, "[-p <client pid>]", self._ps),
@@ -91,6 +92,14 @@ class Commands:
     def _get_server_list(self, args: Sequence[str]) -> str:
         server = self._control.server
         return str(server.pid) if server else ""
+
+    def _shutdown_server(self, args: Sequence[str]) -> str:
+        if args[1:] not in ([], ["-f"]):
+            raise CommandError(f"Usage: {self._table['shutdown_server'].usage}")
+        server = self._server(args[0])
+        if args[1:] or not server.client_partitions:
+            self._control.stop_server()
+        return ""
 
     def _get_server_status(self, args: Sequence[str]) -> str:
         return self._server(args[0]).status

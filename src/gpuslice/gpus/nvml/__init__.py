@@ -1,24 +1,37 @@
 """A typed interface to NVML. No other package imports the binding.
 
-Every method blocks. None may run while another thread opens or closes the driver.
+Every method blocks, for a limited time: a call that hangs fails with DriverHangs. None may run
+while another thread opens or closes the driver.
 """
 
-from gpuslice.gpus.nvml.calls import DriverUnavailable, NvmlError, sysfs_bus_id
+from gpuslice.gpus.nvml.calls import (
+    DriverHangs,
+    DriverUnavailable,
+    Nonsense,
+    NvmlError,
+    sysfs_bus_id,
+)
 from gpuslice.gpus.nvml.driver import Nvml
 from gpuslice.gpus.nvml.events import XidEvent, XidEvents
 from gpuslice.gpus.nvml.gpu import Fabric, GpuHandle, LinkEnd, NvLink
+from gpuslice.gpus.nvml.limited_calls import LimitedCalls, Limits, Subject
 from gpuslice.gpus.nvml.mig import MigAttributes, MigHandle
 
 __all__ = [
+    "DriverHangs",
     "DriverUnavailable",
     "Fabric",
     "GpuHandle",
+    "LimitedCalls",
+    "Limits",
     "LinkEnd",
     "MigAttributes",
     "MigHandle",
+    "Nonsense",
     "NvLink",
     "Nvml",
     "NvmlError",
+    "Subject",
     "XidEvent",
     "XidEvents",
     "sysfs_bus_id",

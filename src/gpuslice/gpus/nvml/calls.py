@@ -12,44 +12,54 @@ _T = TypeVar("_T")
 
 
 class NvmlError(Exception):
-    """NVML returned an error."""
+    """NVML returned an error, or no answer that can be used."""
 
-    def __init__(self, call: str, error: pynvml.NVMLError) -> None:
-        super().__init__(f"{call}: {error}")
-        self.gpu_is_lost: bool = error.value in (
+    def __init__(self, message: str, value: int | None = None) -> None:
+        super().__init__(message)
+        # NVML's return code; None: it returned none.
+        self.value = value
+        self.gpu_is_lost: bool = value in (
             pynvml.NVML_ERROR_GPU_IS_LOST,
             pynvml.NVML_ERROR_RESET_REQUIRED,
         )
-        self.not_found: bool = error.value in (
+        self.not_found: bool = value in (
             pynvml.NVML_ERROR_NOT_FOUND,
             pynvml.NVML_ERROR_INVALID_ARGUMENT,
         )
         # Newer drivers remove functions that have a successor.
-        self.missing: bool = error.value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
-        self.unsupported: bool = error.value in (
+        self.missing: bool = value == pynvml.NVML_ERROR_FUNCTION_NOT_FOUND
+        self.unsupported: bool = value in (
             pynvml.NVML_ERROR_NOT_SUPPORTED,
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
         )
+        self.timed_out: bool = value == pynvml.NVML_ERROR_TIMEOUT
+        # The driver was replaced, and this process keeps the old library until it exits.
+        self.outdated: bool = value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
 
 
 class DriverUnavailable(NvmlError):
     """The driver or its library cannot be used now."""
 
-    def __init__(self, call: str, error: pynvml.NVMLError) -> None:
-        super().__init__(call, error)
-        # The driver was replaced, and this process keeps the old library until it exits.
-        self.outdated: bool = error.value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH
+
+class DriverHangs(NvmlError):
+    """A call has not returned in time, or an earlier one has not returned yet."""
+
+
+class Nonsense(NvmlError):
+    """NVML returned something that cannot be true."""
 
 
 def call(function: Callable[..., _T], *args: Any) -> _T:
     try:
         return function(*args)
     except pynvml.NVMLError as error:
-        raise NvmlError(function.__name__, error) from error
+        raise NvmlError(f"{function.__name__}: {error}", error.value) from error
+    except UnicodeDecodeError as error:  # the binding decodes names
+        raise Nonsense(f"{function.__name__}: {error.object!r} is not UTF-8") from error
 
 
 def text(value: str | bytes) -> str:
-    return value.decode() if isinstance(value, bytes) else str(value)
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
 
 
 def address(raw: Any) -> int | None:

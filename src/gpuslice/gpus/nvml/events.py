@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from queue import SimpleQueue
+from typing import Any
 
 import pynvml
 
-from gpuslice.gpus.nvml.calls import NvmlError, call
+from gpuslice.gpus.nvml.calls import NvmlError
+from gpuslice.gpus.nvml.driver import Nvml
 from gpuslice.gpus.nvml.gpu import GpuHandle
 
 # NVML's instance id of an event that does not concern a MIG instance.
@@ -29,17 +32,20 @@ class XidEvent:
 class XidEvents:
     """XID events of a set of GPUs."""
 
-    def __init__(self) -> None:
-        self._set = call(pynvml.nvmlEventSetCreate)
+    def __init__(self, nvml: Nvml) -> None:
+        self._call = nvml.driver_calls
+        self._set = self._call(pynvml.nvmlEventSetCreate)
         self._handles: list[GpuHandle] = []
+        # Also events of a wait that returned too late.
+        self._received: SimpleQueue[Any] = SimpleQueue()
 
     def close(self) -> None:
-        call(pynvml.nvmlEventSetFree, self._set)
+        self._call(pynvml.nvmlEventSetFree, self._set)
 
     def register(self, handle: GpuHandle) -> bool:
         """Returns whether the GPU reports XIDs."""
         try:
-            supported = call(pynvml.nvmlDeviceGetSupportedEventTypes, handle._raw)  # noqa: SLF001
+            supported = handle._call(pynvml.nvmlDeviceGetSupportedEventTypes, handle._raw)  # noqa: SLF001
             if not supported & pynvml.nvmlEventTypeXidCriticalError:
                 return False
             self._subscribe(handle)
@@ -51,7 +57,7 @@ class XidEvents:
         return True
 
     def _subscribe(self, handle: GpuHandle) -> None:
-        call(
+        handle._call(  # noqa: SLF001
             pynvml.nvmlDeviceRegisterEvents,
             handle._raw,  # noqa: SLF001
             pynvml.nvmlEventTypeXidCriticalError,
@@ -60,12 +66,11 @@ class XidEvents:
 
     def wait(self, timeout_ms: int) -> XidEvent | None:
         """Waits for the next XID. None: timed out."""
-        try:
-            event = pynvml.nvmlEventSetWait_v2(self._set, timeout_ms)
-        except pynvml.NVMLError as error:
-            if error.value == pynvml.NVML_ERROR_TIMEOUT:
-                return None
-            raise NvmlError("nvmlEventSetWait", error) from error
+        if self._received.empty():
+            self._receive(timeout_ms)
+        if self._received.empty():
+            return None
+        event = self._received.get()
         if event.eventType != pynvml.nvmlEventTypeXidCriticalError:
             return None
         owner = next((handle for handle in self._handles if handle.same_as(event.device)), None)
@@ -75,6 +80,16 @@ class XidEvents:
             _instance(event.gpuInstanceId),
             _instance(event.computeInstanceId),
         )
+
+    def _receive(self, timeout_ms: int) -> None:
+        def nvmlEventSetWait() -> None:  # noqa: N802 (errors name the call)
+            self._received.put(pynvml.nvmlEventSetWait_v2(self._set, timeout_ms))
+
+        try:
+            self._call(nvmlEventSetWait, longer_seconds=timeout_ms / 1000)
+        except NvmlError as error:
+            if not error.timed_out:
+                raise
 
 
 def _instance(number: int) -> int | None:

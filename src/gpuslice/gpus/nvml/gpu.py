@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 from uuid import UUID
 
 import pynvml
 
-from gpuslice.gpus.nvml.calls import NvmlError, address, call, sysfs_bus_id, text
+from gpuslice.gpus.nvml.calls import Nonsense, NvmlError, address, sysfs_bus_id, text
+from gpuslice.gpus.nvml.limited_calls import SubjectCalls
 from gpuslice.gpus.nvml.mig import MigHandle
 
 _MIB = 1024 * 1024
+# No GPU has more than seven.
+_MOST_MIG_DEVICES = 64
 
 
 class LinkEnd(Enum):
@@ -46,34 +49,35 @@ class GpuHandle:
 
     index: int
     _raw: Any
+    _call: SubjectCalls = field(compare=False, repr=False)
 
     def uuid(self) -> str:
-        return str(call(pynvml.nvmlDeviceGetUUID, self._raw))
+        return str(self._call(pynvml.nvmlDeviceGetUUID, self._raw))
 
     def minor(self) -> int:
-        return int(call(pynvml.nvmlDeviceGetMinorNumber, self._raw))
+        return int(self._call(pynvml.nvmlDeviceGetMinorNumber, self._raw))
 
     def name(self) -> str:
-        return str(call(pynvml.nvmlDeviceGetName, self._raw))
+        return str(self._call(pynvml.nvmlDeviceGetName, self._raw))
 
     def memory_bytes(self) -> int:
-        return int(call(pynvml.nvmlDeviceGetMemoryInfo, self._raw).total)
+        return int(self._call(pynvml.nvmlDeviceGetMemoryInfo, self._raw).total)
 
     def memory_mib(self) -> int:
         return self.memory_bytes() // _MIB
 
     def pci_bus_id(self) -> str:
         """As in sysfs."""
-        return sysfs_bus_id(text(call(pynvml.nvmlDeviceGetPciInfo, self._raw).busId))
+        return sysfs_bus_id(text(self._call(pynvml.nvmlDeviceGetPciInfo, self._raw).busId))
 
     def compute_capability(self) -> tuple[int, int]:
-        major, minor = call(pynvml.nvmlDeviceGetCudaComputeCapability, self._raw)
+        major, minor = self._call(pynvml.nvmlDeviceGetCudaComputeCapability, self._raw)
         return int(major), int(minor)
 
     def mig_mode(self) -> bool | None:
         """Whether MIG is enabled; None if the GPU does not support it."""
         try:
-            current, _pending = call(pynvml.nvmlDeviceGetMigMode, self._raw)
+            current, _pending = self._call(pynvml.nvmlDeviceGetMigMode, self._raw)
         except NvmlError as error:
             if error.unsupported:
                 return None
@@ -85,36 +89,40 @@ class GpuHandle:
 
     def max_mig_devices(self) -> int:
         """MIG devices have indices below this number. Any of them may be unused."""
-        return int(call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
+        count = int(self._call(pynvml.nvmlDeviceGetMaxMigDeviceCount, self._raw))
+        if count > _MOST_MIG_DEVICES:
+            raise Nonsense(f"it can have {count} MIG devices")
+        return count
 
     def mig_device(self, index: int) -> MigHandle | None:
         try:
-            raw = call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._raw, index)
+            raw = self._call(pynvml.nvmlDeviceGetMigDeviceHandleByIndex, self._raw, index)
         except NvmlError as error:
             if error.not_found:
                 return None
             raise
-        return MigHandle(index, raw)
+        return MigHandle(index, raw, self._call)
 
     def gpu_instance_profile(self, gpu_instance: int) -> int:
         """NVML's number of the profile of a GPU instance. Requires CAP_SYS_ADMIN."""
-        instance = call(pynvml.nvmlDeviceGetGpuInstanceById, self._raw, gpu_instance)
-        wanted = call(pynvml.nvmlGpuInstanceGetInfo, instance).profileId
+        instance = self._call(pynvml.nvmlDeviceGetGpuInstanceById, self._raw, gpu_instance)
+        wanted = self._call(pynvml.nvmlGpuInstanceGetInfo, instance).profileId
         for number in range(pynvml.NVML_GPU_INSTANCE_PROFILE_COUNT):
             try:
-                profile = call(_instance_profile, self._raw, number)
+                profile = self._call(_instance_profile, self._raw, number)
             except NvmlError as error:
                 if error.unsupported or error.not_found:
                     continue
                 raise
             if profile.id == wanted:
                 return number
-        missing = pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
-        raise NvmlError(f"profile of GPU instance {gpu_instance}", missing)
+        raise NvmlError(
+            f"GPU instance {gpu_instance} has an unknown profile", pynvml.NVML_ERROR_NOT_FOUND
+        )
 
     def exclusive_process(self) -> bool:
         try:
-            mode = call(pynvml.nvmlDeviceGetComputeMode, self._raw)
+            mode = self._call(pynvml.nvmlDeviceGetComputeMode, self._raw)
         except NvmlError as error:
             if error.unsupported:
                 return False
@@ -135,7 +143,7 @@ class GpuHandle:
 
     def common_ancestor(self, other: GpuHandle) -> int:
         """The common ancestor in the PCI topology: NVML_TOPOLOGY_*, from 0 (one board)."""
-        return int(call(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._raw, other._raw))
+        return int(self._call(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._raw, other._raw))
 
     def links(self) -> tuple[NvLink, ...]:
         """Active NVLinks. A link that cannot be read is omitted."""
@@ -144,7 +152,7 @@ class GpuHandle:
 
     def _link(self, number: int) -> NvLink | None:
         try:
-            if not call(pynvml.nvmlDeviceGetNvLinkState, self._raw, number):
+            if not self._call(pynvml.nvmlDeviceGetNvLinkState, self._raw, number):
                 return None
         except NvmlError:
             return None
@@ -152,14 +160,14 @@ class GpuHandle:
 
     def _link_bus_id(self, number: int) -> str:
         try:
-            remote = call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, self._raw, number)
+            remote = self._call(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, self._raw, number)
         except NvmlError:  # a switch outside of this machine has no address here
             return ""
         return sysfs_bus_id(text(remote.busId))
 
     def _link_end(self, number: int) -> LinkEnd:
         try:
-            kind = call(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, self._raw, number)
+            kind = self._call(pynvml.nvmlDeviceGetNvLinkRemoteDeviceType, self._raw, number)
         except NvmlError:  # drivers before 465 do not report it
             return LinkEnd.UNKNOWN
         return {
@@ -185,12 +193,12 @@ class GpuHandle:
     def _fabric_info(self) -> Any:
         info = pynvml.c_nvmlGpuFabricInfo_t()
         try:
-            call(pynvml.nvmlDeviceGetGpuFabricInfo, self._raw, ctypes.byref(info))
+            self._call(pynvml.nvmlDeviceGetGpuFabricInfo, self._raw, ctypes.byref(info))
         except NvmlError as error:
             if not error.missing:
                 raise
             info = pynvml.c_nvmlGpuFabricInfoV_t()
-            call(pynvml.nvmlDeviceGetGpuFabricInfoV, self._raw, ctypes.byref(info))
+            self._call(pynvml.nvmlDeviceGetGpuFabricInfoV, self._raw, ctypes.byref(info))
         return info
 
     def same_as(self, raw: Any) -> bool:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pynvml
 
-from gpuslice.gpus.nvml.calls import call
+from gpuslice.gpus.nvml.limited_calls import SubjectCalls
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,21 +28,23 @@ class MigHandle:
 
     index: int
     _raw: Any
+    # With the calls of its GPU.
+    _call: SubjectCalls = field(compare=False, repr=False)
 
     def uuid(self) -> str:
-        return str(call(pynvml.nvmlDeviceGetUUID, self._raw))
+        return str(self._call(pynvml.nvmlDeviceGetUUID, self._raw))
 
     def name(self) -> str:
-        return str(call(pynvml.nvmlDeviceGetName, self._raw))
+        return str(self._call(pynvml.nvmlDeviceGetName, self._raw))
 
     def gpu_instance(self) -> int:
-        return int(call(pynvml.nvmlDeviceGetGpuInstanceId, self._raw))
+        return int(self._call(pynvml.nvmlDeviceGetGpuInstanceId, self._raw))
 
     def compute_instance(self) -> int:
-        return int(call(pynvml.nvmlDeviceGetComputeInstanceId, self._raw))
+        return int(self._call(pynvml.nvmlDeviceGetComputeInstanceId, self._raw))
 
     def attributes(self) -> MigAttributes:
-        found = call(pynvml.nvmlDeviceGetAttributes_v2, self._raw)
+        found = self._call(pynvml.nvmlDeviceGetAttributes_v2, self._raw)
         return MigAttributes(
             memory_mib=int(found.memorySizeMB),
             multiprocessors=int(found.multiprocessorCount),

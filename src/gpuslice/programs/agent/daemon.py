@@ -18,12 +18,15 @@ from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver
 from gpuslice.node.event_recorder import EventRecorder
+from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.reconciler import Reconciler
 from gpuslice.node.state import NodeState
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.list_watch import watch_list
 from gpuslice.programs.agent.metrics_reader import MetricsReader
+from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
@@ -46,7 +49,8 @@ def run_agent(load: Load, options: StartupOptions, timing: Timing) -> None:
 
     Raises ProgramError or ConfigError if the agent cannot do its work.
     """
-    run_program(Agent(load, options, timing).run())
+    agent = Agent(load, options, timing)
+    run_program(agent.run(), agent.hangs)
 
 
 class Agent:
@@ -55,20 +59,25 @@ class Agent:
         self._options = options
         self._timing = timing
         self._triggers = Triggers()
+        self._driver = Driver(timing)
+
+    def hangs(self) -> bool:
+        return self._driver.is_busy()
 
     async def run(self) -> None:
-        await until_stopped(self._serve(), self._triggers)
+        await until_stopped(self._serve(), self._triggers, self._timing.stop)
         log.info(Code.STOPPED, "stopped")
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            metrics = await stack.enter_async_context(metrics_at(self._options.metrics_address))
+            metrics = await stack.enter_async_context(
+                metrics_at(self._options.metrics_address, self._timing)
+            )
             api = connect_if_needed(self._options)
             if api is not None:
                 stack.push_async_callback(api.close)
-            driver = Driver(self._timing)
-            stack.push_async_callback(driver.close)
-            await self._work(driver, api, metrics)
+            stack.push_async_callback(self._driver.close)
+            await self._work(self._driver, api, metrics)
 
     async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
         events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
@@ -76,13 +85,20 @@ class Agent:
         recorder = EventRecorder(events)
         for reader in (log_changes, MetricsReader(metrics).read, recorder.read):
             state.subscribe(reader)
+        HangReporter(driver, state, self._triggers)
         source = ConfigSource(self._options, api, state, metrics, timing)
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
-            usage = UsageTracker(state, timing.usage_poll)
-            servers = PluginServers(tasks, state, monitor, usage, metrics, timing.directory_resync)
-            target = AgentTarget(driver, state, servers, monitor)
+            usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
+            servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
+            target = AgentTarget(
+                driver,
+                state,
+                servers,
+                monitor,
+                lambda: self._triggers.add_later(Trigger.PLAN, timing.retry),
+            )
             reconciler = Reconciler(
                 target=target,
                 load=lambda: self._load(source.current),
@@ -91,15 +107,20 @@ class Agent:
                 triggers=self._triggers,
                 metrics=metrics,
                 retry_seconds=timing.retry,
+                check_seconds=timing.config_check,
             )
             try:
                 await self._start(source, reconciler, events, tasks)
-                tasks.create_task(usage.run(lambda: _kubelet_socket(state)))
+                tasks.create_task(usage.run())
+                tasks.create_task(NestedFileCollector(state, timing).run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(
                     scan_for_changes(
                         driver, self._triggers, timing.hardware_scan, lambda: target.awaited
                     )
+                )
+                tasks.create_task(
+                    watch_list(target.list_changed, self._triggers, timing.hardware_scan)
                 )
                 await reconciler.run()
             finally:

@@ -12,6 +12,7 @@ from gpuslice.config.settings import LabelSettings, Settings
 from gpuslice.config.startup_options import LabelsMode, StartupOptions
 from gpuslice.gpus.inventory import Platform
 from gpuslice.node.driver import Driver
+from gpuslice.node.errors import DriverNotResponding
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
 
@@ -73,7 +74,6 @@ class LabelPublisher:
 
     async def _publish(self, settings: Settings) -> None:
         # Imported here: an agent that does not publish labels saves the memory.
-        from gpuslice.labels.errors import LabelsError
         from gpuslice.labels.publish_loop import LabelLoop
 
         publisher = self._publisher(settings)
@@ -85,7 +85,7 @@ class LabelPublisher:
         finally:
             # What cannot be removed is overwritten by the next agent. Labels that were to be
             # published once stay.
-            with contextlib.suppress(LabelsError):
+            with contextlib.suppress(Exception):
                 if interval is not None:
                     await publisher.withdraw()
 
@@ -103,7 +103,10 @@ class LabelPublisher:
                 raise NodeUnreadable("the NVIDIA driver is not loaded")
             return collect_labels(nvml, platform, gpus, snapshot.pools, settings, timestamp)
 
-        return await self._driver.read(collect)
+        try:
+            return await self._driver.read(collect)
+        except DriverNotResponding as error:
+            raise NodeUnreadable(str(error)) from error
 
     def _publisher(self, settings: Settings) -> Publisher:
         from gpuslice.labels.publishers import Destination, publisher_for

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
+from gpuslice.codes import Code
 from gpuslice.node.snapshot import Snapshot
-from gpuslice.telemetry.metrics import Metrics
+from gpuslice.slicing.pool import Pool
+from gpuslice.telemetry.metrics import DeviceCounts, Metrics
 
 
 class MetricsReader:
@@ -14,13 +18,34 @@ class MetricsReader:
 
     def read(self, before: Snapshot, after: Snapshot) -> None:
         for pool in after.pools:
-            healthy = sum(part.count for part in pool.parts if after.healthy(part))
-            self._metrics.devices(pool.resource, healthy, pool.count - healthy)
-            in_use = None if after.in_use is None else after.in_use.get(pool.resource, frozenset())
-            self._metrics.in_use(pool.resource, None if in_use is None else len(in_use))
+            self._metrics.devices(pool.resource, _counts(pool, after))
         present = {gpu.uuid for gpu in after.inventory.gpus}
         for gpu in before.inventory.gpus:
             if gpu.uuid not in present:
                 self._metrics.forget_gpu(gpu.uuid)
         for gpu in after.inventory.gpus:
             self._metrics.gpu(gpu.uuid, gpu.minor, not after.gpu_faults(gpu.uuid))
+        hangs = (f.message for f in after.faults if f.code is Code.DRIVER_NOT_RESPONDING)
+        self._metrics.driver(next(hangs, None))
+
+
+def _counts(pool: Pool, snapshot: Snapshot) -> DeviceCounts:
+    held = snapshot.held_ids(pool)
+    healthy = advertised = 0
+    free: Counter[str] = Counter()
+    for position, (part, only) in enumerate(
+        zip(pool.parts, snapshot.advertised_ids(pool), strict=True)
+    ):
+        if not snapshot.healthy(part):
+            continue
+        healthy += part.count
+        advertised += part.count if only is None else len(only)
+        if held is not None:
+            free[part.device.uuid] += part.count - len(held[position])
+    return DeviceCounts(
+        healthy=advertised,
+        unhealthy=pool.count - healthy,
+        withheld=healthy - advertised,
+        in_use=None if held is None else sum(map(len, held)),
+        free=free,
+    )

@@ -10,15 +10,16 @@ from typing import TYPE_CHECKING
 
 from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
-from gpuslice.gpus.allocated_devices import own_gpus
-from gpuslice.gpus.faults import Fault
+from gpuslice.gpus.allocated_devices import ListVersion, list_version, own_gpus
+from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.inject.container import Injection
 from gpuslice.inject.mps import LimitKey
+from gpuslice.inject.nested import NestedLists
 from gpuslice.inject.visible import can_be_injected
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
-from gpuslice.node.errors import ProgramError
+from gpuslice.node.errors import ProgramError, unreadable
 from gpuslice.node.notices import hardware_notices
 from gpuslice.programs.agent.host import read_host
 from gpuslice.programs.agent.nested_files import check_nested_directory, write_nested_file
@@ -46,6 +47,10 @@ class AgentPlan:
     injection: Injection
     # Device nodes that are missing; their devices are unhealthy until they appear.
     awaited: tuple[Path, ...] = ()
+    # Of the file with the GPUs of a nested node, when it was read.
+    list_version: ListVersion | None = None
+    # A file could not be written; a retry follows.
+    is_partial: bool = False
 
     @property
     def daemons(self) -> Mapping[str, Daemon]:
@@ -61,7 +66,7 @@ def make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
     try:
         return _make_plan(settings, hardware)
     except OSError as error:  # files come and go while a driver is being replaced
-        raise ProgramError(Code.NODE_UNREADABLE, f"the node cannot be read ({error})") from error
+        raise unreadable(error) from error
 
 
 def check_directories(plan: AgentPlan) -> None:
@@ -70,7 +75,7 @@ def check_directories(plan: AgentPlan) -> None:
     Separate from `make_plan`: a directory that is lost later must not affect GPUs that do not need
     it.
     """
-    if any(pool.nested for pool in plan.pools):
+    if plan.settings.nested_file is not None and any(pool.nested for pool in plan.pools):
         check_nested_directory(Path(plan.settings.nested_directory))
 
 
@@ -84,6 +89,8 @@ def all_devices(inventory: Inventory, mig_strategy: MigStrategy) -> tuple[Device
 
 
 def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
+    # First: a list that changes while it is read is read again.
+    version = list_version(settings)
     inventory = own_gpus(hardware.inventory, settings)
     found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
     devices = all_devices(inventory, settings.rules.mig_strategy)
@@ -93,34 +100,39 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         LimitKey.for_driver(inventory.driver_version),
         daemons_of(found.pools, settings),
         devices,
-        partial(write_nested_file, Path(settings.nested_directory)),
+        NestedLists(
+            settings.nested_file, partial(write_nested_file, Path(settings.nested_directory))
+        ),
     )
     awaited: tuple[Path, ...] = ()
+    outdated: tuple[Notice, ...] = ()
     if settings.containers.uses_cdi:
         names = _refresh_cdi(settings, inventory, devices)
         injection = replace(injection, host=read_host(settings, names))
         awaited = names.awaited
+        if names.outdated is not None:
+            outdated = (Notice(Code.CDI_SPEC_OUTDATED, names.outdated),)
     return AgentPlan(
         settings,
         inventory,
         hardware.topology,
         found.pools,
-        (*hardware_notices(inventory, found.pools, settings), *found.notices),
+        (*hardware_notices(inventory, found.pools, settings), *found.notices, *outdated),
         tuple(_cdi_faults(found.pools, injection)),
         injection,
         awaited,
+        version,
+        bool(outdated),
     )
 
 
 def _cdi_faults(pools: tuple[Pool, ...], injection: Injection) -> list[Fault]:
     """A device that no CDI specification describes is unhealthy."""
     return [
-        Fault(
+        fault_of(
+            device,
             Code.CDI_DEVICE_MISSING,
             f"no CDI specification describes device {device.uuid}",
-            device.gpu,
-            device.mig.gpu_instance if device.mig else None,
-            device.mig.compute_instance if device.mig else None,
         )
         for pool in pools
         for device in (part.device for part in pool.parts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 
 from gpuslice.codes import Code
@@ -19,9 +20,15 @@ from gpuslice.programs.agent.nested_files import NestedFileError
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.grant import grant
-from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.grant import Grant, grant
+from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.preference import prefer
+from gpuslice.slicing.rules import SharingStrategy
+
+# Tag and length of an id in a message.
+_BYTES_PER_ID = 3
+# Ids of an earlier pool, and mistakes: their refusals name the id.
+_SLACK_BYTES = 64 * 1024
 
 
 class PoolPlugin:
@@ -40,6 +47,8 @@ class PoolPlugin:
         self._state = state
         self._monitor = monitor
         self._usage = usage
+        # None: not computed yet.
+        self._longest_request: int | None = None
         self._devices = Watchable(self._advertised(state.current))
 
     @property
@@ -55,11 +64,20 @@ class PoolPlugin:
         return self._devices
 
     @property
+    def longest_request(self) -> int:
+        if self._longest_request is None:
+            ids = sum(len(device_id) + _BYTES_PER_ID for device_id in self._pool.owners)
+            # Free devices, and those that must be included.
+            self._longest_request = 2 * ids + _SLACK_BYTES
+        return self._longest_request
+
+    @property
     def pre_start_required(self) -> bool:
         return pre_start_required(self._pool, self._plan)
 
     def replace(self, pool: Pool, plan: AgentPlan) -> None:
         self._pool, self._plan = pool, plan
+        self._longest_request = None
         self.refresh()
 
     def refresh(self) -> None:
@@ -68,14 +86,23 @@ class PoolPlugin:
 
     def prefer(self, available: Sequence[str], must_include: Sequence[str], size: int) -> list[str]:
         plan = self._plan
+        # The kubelet knows best which devices are free, and tells it here before any list does.
+        self._usage.available(self.name, set(available).difference(must_include))
         return prefer(
             self._pool, plan.topology, plan.settings.policy, available, must_include, size
         )
 
-    def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+    async def allocate(self, containers: Sequence[Sequence[str]]) -> list[ContainerEdits]:
+        pool, injection = self._pool, self._plan.injection
         try:
-            grants = [grant(self._pool, ids) for ids in containers]
-            edits = container_edits(grants, self._plan.injection)
+            grants = [grant(pool, ids) for ids in containers]
+            for granted in grants:
+                self._check_healthy(granted)
+            if pool.nested:
+                # It writes files, and a disk or a lock must not stop the other resources.
+                edits = await asyncio.to_thread(container_edits, grants, injection)
+            else:
+                edits = container_edits(grants, injection)
         except (GrantRefused, NestedFileError) as refusal:
             raise Refused(
                 refusal.code, f'invalid allocation request for "{self.name}": {refusal}'
@@ -84,6 +111,13 @@ class PoolPlugin:
         return edits
 
     async def pre_start(self, ids: Sequence[str]) -> None:
+        for part in self._parts(ids):
+            for fault in self._state.current.device_faults(part.device):
+                raise Refused(
+                    fault.code,
+                    f"{self.name}: the container waits because GPU {part.device.index} "
+                    f"({part.device.uuid}) is unhealthy: {fault.message}",
+                )
         for daemon in sorted(self._daemons(ids)):
             try:
                 await self._monitor.require(daemon)
@@ -94,21 +128,41 @@ class PoolPlugin:
                     f"{error}",
                 ) from error
 
+    async def before_registration(self) -> None:
+        if self._pool.advertises_one_gpu:
+            await self._usage.read()
+
     def _daemons(self, ids: Sequence[str]) -> set[str]:
         """The daemons that limit these devices. An unknown device needs all of them."""
-        positions = {self._pool.owners.get(device_id) for device_id in ids}
-        if None in positions:
+        if any(device_id not in self._pool.owners for device_id in ids):
             return set(self._pool.daemons)
-        parts = (self._pool.parts[position] for position in positions if position is not None)
-        return {part.daemon for part in parts if part.daemon is not None}
+        return {part.daemon for part in self._parts(ids) if part.daemon is not None}
+
+    def _parts(self, ids: Sequence[str]) -> list[Part]:
+        owners = self._pool.owners
+        positions = sorted({owners[device_id] for device_id in ids if device_id in owners})
+        return [self._pool.parts[position] for position in positions]
+
+    def _check_healthy(self, granted: Grant) -> None:
+        """MPS may recover before the container starts, so its state is checked in `pre_start`."""
+        for part in (one.part for one in granted.parts):
+            for fault in self._state.current.device_faults(part.device):
+                raise GrantRefused(
+                    fault.code,
+                    f"GPU {part.device.index} ({part.device.uuid}) is unhealthy: {fault.message}. "
+                    "Delete the pod so that it is scheduled again",
+                )
 
     def _advertised(self, snapshot: Snapshot) -> tuple[DeviceGroup, ...]:
+        advertised = snapshot.advertised_ids(self._pool)
         return tuple(
-            DeviceGroup(part.ids, snapshot.healthy(part), part.numa_node)
-            for part in self._pool.parts
+            DeviceGroup(part.ids, snapshot.healthy(part), part.numa_node, ids)
+            for part, ids in zip(self._pool.parts, advertised, strict=True)
         )
 
 
 def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
-    """Whether containers must not start before their MPS daemon answers."""
+    """Whether containers must not start before their GPU and their MPS daemon are checked."""
+    if pool.sharing is SharingStrategy.MEMORY:
+        return True
     return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -12,6 +14,8 @@ from gpuslice.inject.nested import gpu_env
 from gpuslice.programs.agent.nested_files import (
     NestedFileError,
     check_nested_directory,
+    remove_nested_files,
+    unused_nested_files,
     write_nested_file,
 )
 
@@ -66,3 +70,38 @@ def test_a_directory_is_made_ready_and_left_empty(tmp_path: Path) -> None:
     check_nested_directory(directory)
     check_nested_directory(directory)
     assert list(directory.iterdir()) == []
+
+
+def unused(directory: Path, *used: str) -> list[str]:
+    return [str(path) for path in unused_nested_files(directory, "\n".join(used), 60)]
+
+
+def age(path: str, seconds: float = 3600) -> None:
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+def test_a_file_is_unused_if_it_is_old_and_none_of_its_gpus_is_in_use(tmp_path: Path) -> None:
+    path = write_nested_file(tmp_path, gpu_env([A, B]))
+    assert unused(tmp_path) == []  # its container may still wait for its image
+    age(path)
+    assert unused(tmp_path) == [path]
+    assert unused(tmp_path, f"{B}::3") == []
+    assert unused(tmp_path, "GPU-of-another-container") == [path]
+    Path(path).write_text("damaged")
+    age(path)
+    assert unused(tmp_path) == []
+
+
+def test_a_file_that_allocate_needs_again_is_not_removed(tmp_path: Path) -> None:
+    path = write_nested_file(tmp_path, gpu_env([A]))
+    age(path)
+    found = unused_nested_files(tmp_path, "", 60)
+    assert write_nested_file(tmp_path, gpu_env([A])) == path
+    assert remove_nested_files(found, 60) == []
+    assert read_allocated_devices(Path(path), None) == (A,)
+    age(path)
+    assert remove_nested_files(found, 60) == [Path(path)]
+    assert list(tmp_path.iterdir()) == []
+    assert write_nested_file(tmp_path, gpu_env([A])) == path
+    assert read_allocated_devices(Path(path), None) == (A,)

@@ -139,3 +139,11 @@ def test_nested_pools_need_a_directory_that_can_be_written(tmp_path: Path) -> No
                 check_directories(made)
         else:
             check_directories(made)
+
+
+def test_lists_that_containers_write_themselves_need_no_directory(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    settings = Settings(
+        rules=Rules(nested=True), nested_directory=str(tmp_path / "file"), nested_file=None
+    )
+    check_directories(plan(settings, WHOLE))

@@ -57,7 +57,8 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor = DaemonMonitor(tasks, state, Timing(mps_probe=3600))
             monitor.apply(plan.daemons)
             [pool] = plan.pools
-            plugin = PoolPlugin(pool, plan, state, monitor, UsageTracker(state, 3600))
+            usage = UsageTracker(state, Timing(), lambda: "")
+            plugin = PoolPlugin(pool, plan, state, monitor, usage)
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})
@@ -83,10 +84,10 @@ def test_what_cdi_does_not_describe_is_unhealthy_and_refused(
     async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
         del state
         assert healthy(plugin) == described
-        with pytest.raises(Refused, match="GPU-a has no CDI name") as refused:
-            plugin.allocate([missing])
+        with pytest.raises(Refused, match="no CDI specification describes") as refused:
+            await plugin.allocate([missing])
         assert refused.value.code is Code.CDI_DEVICE_MISSING
-        [edits] = plugin.allocate([described])
+        [edits] = await plugin.allocate([described])
         assert edits.cdi_devices == ("nvidia.com/gpu=GPU-b",)
 
     run(described_by_cdi(make(Settings(rules=rules))), scenario)
@@ -104,11 +105,29 @@ def test_a_fault_reaches_the_device_list_at_once_and_its_end_too() -> None:
     run(make(Settings(rules=Rules())), scenario)
 
 
+@pytest.mark.parametrize("rules", [Rules(), Rules(memory=MemoryRule())], ids=["whole", "memory"])
+def test_devices_of_an_unhealthy_gpu_are_refused_and_their_containers_wait(rules: Rules) -> None:
+    async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
+        sick, well = [next(iter(part.ids)) for part in plugin.pool.parts]
+        state.add_fault(Fault(Code.XID, "XID 79", "GPU-a", xid=79))
+        with pytest.raises(Refused, match=r"GPU 0 .* is unhealthy: XID 79") as refused:
+            await plugin.allocate([[well], [sick]])
+        assert refused.value.code is Code.XID
+        with pytest.raises(Refused, match="the container waits") as waits:
+            await plugin.pre_start([sick])
+        assert waits.value.code is Code.XID
+        await plugin.allocate([[well]])
+        await plugin.pre_start([well])
+        assert plugin.pre_start_required is (rules.memory is not None)
+
+    run(make(Settings(rules=rules)), scenario)
+
+
 def test_refusals_name_the_resource_in_nvidias_words() -> None:
     async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
         del state
         with pytest.raises(Refused) as refused:
-            plugin.allocate([["GPU-b"], ["GPU-x"]])
+            await plugin.allocate([["GPU-b"], ["GPU-x"]])
         assert refused.value.code is Code.UNKNOWN_DEVICE
         assert str(refused.value).startswith(
             'invalid allocation request for "nvidia.com/gpu": invalid request: unknown device: '
@@ -148,7 +167,6 @@ def test_a_daemon_that_is_not_checked_or_not_visible_is_assumed_to_run(
 ) -> None:
     async def scenario(plugin: PoolPlugin, state: NodeState) -> None:
         del state
-        assert plugin.pre_start_required is (check is MpsCheck.AUTO)
         await plugin.pre_start(["GPU-a-_-0"])
         assert len(healthy(plugin)) == 4
 

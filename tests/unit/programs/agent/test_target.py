@@ -4,23 +4,36 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
 
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
-from gpuslice.config.settings import HealthSettings, Settings
+from gpuslice.config.settings import (
+    CdiSettings,
+    ContainerSettings,
+    DeviceList,
+    HealthSettings,
+    Settings,
+)
 from gpuslice.config.timing import Timing
 from gpuslice.gpus.faults import Fault
 from gpuslice.gpus.inventory import Inventory, Skipped
 from gpuslice.node.driver import Driver, Hardware
+from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.rules import Rules
-from gpuslice.telemetry.metrics import NoMetrics
+from gpuslice.telemetry.metrics import NoMetrics, Recorder
+from tests.unit.gpus.elf_files import library
 
 A, B = (Gpu(f"GPU-{n}", i, i, "T4", 2048, (7, 5)) for i, n in enumerate("ab"))
 SETTINGS = Settings(rules=Rules(), kubelet_socket="", health=HealthSettings(enabled=False))
@@ -48,9 +61,8 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
         state = NodeState()
         async with asyncio.TaskGroup() as tasks:
             monitor = DaemonMonitor(tasks, state, Timing())
-            servers = PluginServers(
-                tasks, state, monitor, UsageTracker(state, 3600), NoMetrics(), 3600
-            )
+            usage = UsageTracker(state, Timing(), lambda: "")
+            servers = PluginServers(tasks, state, monitor, usage, NoMetrics(), Timing())
             await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
 
     asyncio.run(main())
@@ -96,7 +108,7 @@ def test_while_the_node_cannot_be_read_nothing_is_healthy_and_no_fault_is_lost()
         await node.apply(A, B)
         node.state.add_fault(XID_A)
         for message in ("the driver is gone", "the driver is still gone"):
-            node.target.suspend(Problem(Code.NODE_UNREADABLE, message))
+            node.target.suspend(Problem(Code.NODE_UNREADABLE, message), None)
         assert node.faults == {XID_A, Fault(Code.NODE_UNREADABLE, "the driver is still gone")}
         [pool] = node.state.current.pools
         assert not any(node.state.current.healthy(part) for part in pool.parts)
@@ -114,5 +126,75 @@ def test_a_reset_drops_what_the_driver_reports_again_and_nothing_else() -> None:
         node.state.replace_faults((XID_A, ANY, missing, unreadable))
         node.target.reset()
         assert node.faults == {missing, unreadable}
+
+    run(scenario)
+
+
+def test_if_the_settings_do_not_fit_only_devices_that_changed_are_unhealthy() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        node.state.add_fault(XID_B)
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "first"), None)
+        changed = replace(A, mig_enabled=True)
+        hardware = Hardware(Inventory("570.1", (changed, B)))
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "MIG"), hardware)
+        assert node.faults == {XID_B, Fault(Code.GPU_CHANGED, "MIG", A.uuid)}
+        # A GPU that is gone, and the others as they were.
+        node.target.suspend(
+            Problem(Code.NODE_UNREADABLE, "CDI"), Hardware(Inventory("570.1", (A,)))
+        )
+        assert node.faults == {Fault(Code.GPU_CHANGED, "CDI", B.uuid)}
+        await node.apply(A, B)
+        assert node.faults == set()
+
+    run(scenario)
+
+
+def test_a_plan_that_comes_after_the_removal_of_specifications_writes_none(tmp_path: Path) -> None:
+    """It may be in its thread, cancelled, when the agent ends."""
+    by_cdi = replace(
+        SETTINGS,
+        containers=ContainerSettings(device_list=frozenset({DeviceList.CDI_CRI})),
+        cdi=CdiSettings(
+            container_driver_root=str(tmp_path), directory=str(tmp_path), remove_on_exit=True
+        ),
+    )
+    (tmp_path / "usr" / "lib64").mkdir(parents=True)
+    (tmp_path / "usr" / "lib64" / "libcuda.so.570.1").write_bytes(library("libcuda.so.1"))
+    hardware = Hardware(Inventory("570.1", (replace(A, nodes=("/dev/null",)),)))
+
+    async def scenario(node: Node) -> None:
+        plan = node.target.plan(by_cdi, hardware)
+        await node.target.apply(Loaded(by_cdi), plan)
+        assert len(list(tmp_path.glob("*.json"))) == 1
+        node.target.remove_cdi_specs()
+        with pytest.raises(ProgramError):
+            node.target.plan(by_cdi, hardware)
+        assert list(tmp_path.glob("*.json")) == []
+
+    run(scenario)
+
+
+def test_all_gpus_are_unhealthy_in_the_metrics_while_the_node_cannot_be_read() -> None:
+    async def scenario(node: Node) -> None:
+        recorder = Recorder()
+        node.state.subscribe(MetricsReader(recorder).read)
+        await node.apply(A, B)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [True, True]
+        node.target.suspend(Problem(Code.NODE_UNREADABLE, "the driver is not loaded"), None)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [False, False]
+        await node.apply(A, B)
+        assert [healthy for _, healthy in recorder.gpus.values()] == [True, True]
+
+    run(scenario)
+
+
+def test_a_reset_does_not_end_the_fault_of_a_driver_that_hangs() -> None:
+    async def scenario(node: Node) -> None:
+        await node.apply(A, B)
+        hang = Fault(Code.DRIVER_NOT_RESPONDING, "the driver does not answer")
+        node.state.add_fault(hang)
+        node.target.reset()
+        assert node.faults == {hang}
 
     run(scenario)

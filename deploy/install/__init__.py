@@ -1,0 +1,1 @@
+"""Applies the manifests with an image: `python -m deploy.install`."""
