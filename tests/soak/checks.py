@@ -53,6 +53,7 @@ def wait_until_whole(node: SoakNode) -> None:
     kubelet = node.rig.kubelet
 
     def whole() -> bool:
+        node.restart_dead()
         return {name: kubelet.allocatable(name) for name in CAPACITY} == CAPACITY
 
     _eventually(whole, lambda: f"not everything is advertised: {_advertised(node)}")

@@ -58,8 +58,10 @@ class Soak:
         while self._pods:
             self._remove(0)
         self._node.write_config(GOOD)
+        agent = self._node.agent
         self._node.restart_dead()
-        self._node.agent.send(signal.SIGHUP)
+        if self._node.agent is agent:  # a new one knows no old faults, and may not handle it yet
+            agent.send(signal.SIGHUP)
         wait_until_whole(self._node)
 
     def _begin(self, trouble: Trouble) -> None:
