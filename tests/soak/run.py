@@ -12,6 +12,7 @@ from pathlib import Path
 import grpc
 
 from gpuslice_sim.kubelet import AdmissionError, Container, Pod, StartError
+from tests.unit.config.hostile import HOSTILE
 
 from .checks import (
     Usage,
@@ -50,6 +51,13 @@ class Soak:
                 self._remove(self._rng.randrange(len(self._pods)))
             self._node.restart_dead()
             check_nothing_twice(self._node)
+            time.sleep(STEP_SECONDS)
+
+    def read_every_configuration(self) -> None:
+        """So that the largest one has been read before memory is measured."""
+        for text in HOSTILE.values():
+            self._node.write_config(text)
+            self._node.agent.send(signal.SIGHUP)
             time.sleep(STEP_SECONDS)
 
     def settle(self) -> None:
@@ -107,6 +115,7 @@ def soak(directory: Path, seconds: float, seed: int) -> str:
         run.trouble_for(seconds / 2, (*TROUBLES, kill_agent, kill_agent))
         run.settle()
         run.trouble_for(seconds / 10, TROUBLES)
+        run.read_every_configuration()
         run.settle()
         agent, before = node.agent, Usage.of(node.agent)
         run.trouble_for(seconds * 4 / 10, TROUBLES)

@@ -15,6 +15,7 @@ from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.kubelet.errors import PluginServerError
 from gpuslice.node.errors import DriverReplaced, ProgramError
+from gpuslice.node.free_memory import share_heaps
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.programs.descriptor_limit import raise_descriptor_limit
 from gpuslice.telemetry.logs import Logger
@@ -34,6 +35,7 @@ def run_program(
     destructors of the library that the thread is in, because they may wait for it.
     """
     failure: BaseException | None = None
+    share_heaps()
     try:
         raise_descriptor_limit()
     except ProgramError:
