@@ -227,4 +227,5 @@ def check_replicas(cluster: Cluster, instead_of: set[str]) -> set[str]:
 def _is_ready(pod: Object) -> bool:
     if pod["metadata"].get("deletionTimestamp") or pod["status"]["phase"] != "Running":
         return False
-    return bool(container_status(pod)["ready"])
+    # A kubelet that has just started knows no containers yet.
+    return "containerStatuses" in pod["status"] and bool(container_status(pod)["ready"])
