@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from tests.node.rig import RESOURCE
 from .node import CAPACITY, GPU_MIB, MEMORY_UNITS, SHARED, SoakNode
 
 SETTLE_SECONDS = 90.0
+RESET_AGAIN_SECONDS = 30.0
 # A busy gRPC keeps some threads, and allocators keep some memory. A leak has no such limit.
 MORE_THREADS, MORE_DESCRIPTORS, MORE_MIB = 12, 6, 32
 
@@ -52,8 +54,15 @@ def wait_until_whole(node: SoakNode) -> None:
     """Every device of every healthy GPU is advertised again."""
     kubelet = node.rig.kubelet
 
+    # An event that the agent read after the reset is a new fault: an operator resets again.
+    next_reset: float | None = time.monotonic() + RESET_AGAIN_SECONDS
+
     def whole() -> bool:
         node.restart_dead()
+        nonlocal next_reset
+        if next_reset is not None and time.monotonic() > next_reset:
+            next_reset = None
+            node.agent.send(signal.SIGHUP)
         return {name: kubelet.allocatable(name) for name in CAPACITY} == CAPACITY
 
     _eventually(whole, lambda: f"not everything is advertised: {_advertised(node)}")

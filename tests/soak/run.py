@@ -29,6 +29,8 @@ STEP_SECONDS = 0.05
 # Chances per step.
 NEW_TROUBLE, NEW_POD, OLD_POD = 0.12, 0.5, 0.3
 LONGEST_TROUBLE_SECONDS = 4.0
+# Until the agent has read the events of the last trouble.
+EVENTS_SECONDS = 3.0
 
 
 class Soak:
@@ -68,6 +70,8 @@ class Soak:
         self._node.write_config(GOOD)
         agent = self._node.agent
         self._node.restart_dead()
+        # The agent still reads events of GPUs that were reset, and would report them as new.
+        time.sleep(EVENTS_SECONDS)
         if self._node.agent is agent:  # a new one knows no old faults, and may not handle it yet
             agent.send(signal.SIGHUP)
         wait_until_whole(self._node)
