@@ -186,6 +186,8 @@ def test_sighup_is_harmless_before_a_program_imports_its_modules(
     """Imports take most of the time until a handler is installed."""
     program = f"""
 import signal, sys
+# Whoever runs the tests may ignore the signal, and a child inherits that.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 fatal = []
 class Watch:
     def find_spec(self, name, path=None, target=None):
