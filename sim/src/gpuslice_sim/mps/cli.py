@@ -87,7 +87,7 @@ def _parse(arguments: Sequence[str], branch: int) -> Options:
         match word:
             case "-d" | "-f" | "-v":
                 options = replace(options, mode=word)
-            case "-multiuser-server":
+            case "-multiuser-server" if branch >= 555:
                 options = replace(options, multiuser=True)
             case "-S" | "--static-partitioning" if branch >= 590:
                 options = replace(options, static_partitioning=True)
