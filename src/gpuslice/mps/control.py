@@ -62,7 +62,7 @@ class ControlClient:
         """
         line = "get_default_active_thread_percentage"
         text = await self.command(line)
-        percent = _percent(text)
+        percent = parse_percent(text)
         if percent is None:
             raise self._unexpected(line, text, "a percentage")
         return percent
@@ -124,7 +124,8 @@ class ControlClient:
         return finished.text
 
 
-def _percent(text: str) -> float | None:
+def parse_percent(text: str) -> float | None:
+    """A percentage as the daemon prints it; None: it is something else."""
     try:
         percent = float(text)
     except ValueError:
