@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuslice_sim.kubelet import Container, Pod
-from gpuslice_sim.mps.launch import is_running
+from gpuslice_sim.mps.launch import daemons_at
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
@@ -74,26 +74,6 @@ def running(root: Path) -> dict[str, int]:
         for pid in daemons_at(pipe):
             found[str(pipe.parent.relative_to(root))] = pid
     return found
-
-
-def daemons_at(pipe: Path) -> list[int]:
-    """Process ids of the MPS control daemons of this pipe directory."""
-    return [int(proc.name) for proc in Path("/proc").glob("[0-9]*") if _is_daemon_of(proc, pipe)]
-
-
-def _is_daemon_of(proc: Path, pipe: Path) -> bool:
-    try:
-        words = (proc / "cmdline").read_bytes().replace(b"\0", b" ").split()
-        if not words or not words[0].endswith(b"nvidia-cuda-mps-control"):
-            return False
-        variables = (proc / "environ").read_bytes().decode().split("\0")
-        named = dict(variable.partition("=")[::2] for variable in variables)
-        own = named.get("CUDA_MPS_PIPE_DIRECTORY", "")
-        same = Path(f"{proc}/root{own}").samefile(pipe)
-    except OSError:  # it has ended meanwhile
-        return False
-    # Programs that send a command have no such argument.
-    return same and bool({b"-d", b"-f"}.intersection(words)) and is_running(int(proc.name))
 
 
 def gpus_of(pid: int | None) -> list[str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuslice_sim.mps.launch import daemons_at
 from gpuslice_sim.process import BackgroundProcess
 from tests.node import mps_programs
 from tests.node.rig import GPU, Rig
@@ -53,7 +54,7 @@ class RealMps:
         return {"PATH": f"{path}:{self.server.parent}"}
 
     def daemons(self) -> list[int]:
-        return mps_programs.daemons_at(self.pipe)
+        return daemons_at(self.pipe)
 
     def command(self, line: str, *, pipe: Path | None = None, user: int | None = None) -> str:
         """The answer of the daemon. Its exit status means only that a daemon answered."""
