@@ -34,7 +34,7 @@ test: setup ## run unit and node tests
 	@$(RUN)/pytest -n 4 --dist worksteal -q
 
 peers: setup ## test with NVIDIA's own programs on the simulated driver (needs root and Go; builds are cached)
-	@$(RUN)/pytest -q tests/peers
+	@$(RUN)/pytest -q -rs tests/peers
 
 e2e: setup ## test on a real Kubernetes on this machine (needs root and Go; builds are cached)
 	@$(RUN)/pytest -n 2 --dist loadgroup --no-loadscope-reorder -q tests/cluster

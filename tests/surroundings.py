@@ -21,7 +21,7 @@ _SETTINGS = {name for option in (*OPTIONS, *LABELS_OPTIONS) for name in option.v
 # Of GPU images, of pods in which tests may run, and of an agent.
 _FOREIGN = ("CUDA_", "NVIDIA_", "KUBERNETES_", "GPUSLICE_")
 # These are meant for the tests themselves.
-_OURS = ("GPUSLICE_E2E_", "GPUSLICE_K8S_")
+_OURS = ("GPUSLICE_E2E_", "GPUSLICE_K8S_", "GPUSLICE_PEERS_")
 _TERMINAL = {"COLUMNS", "LINES", "FORCE_COLOR", "NO_COLOR", "CLICOLOR", "CLICOLOR_FORCE"}
 _PROXIES = {"http_proxy", "https_proxy", "all_proxy"}
 

@@ -133,6 +133,10 @@ class Code(StrEnum):
     NOT_EXCLUSIVE = "NotExclusive", "A GPU is not in EXCLUSIVE_PROCESS mode."
     MORE_UNITS_THAN_CLIENTS = "MoreUnitsThanClients", "A GPU has more units than MPS clients."
     MPS_STARTED = "MPSStarted", "An MPS control daemon was started."
+    MPS_ONE_USER_AT_A_TIME = (
+        "MPSOneUserAtATime",
+        "The MPS of this driver serves the containers of one user at a time; others wait.",
+    )
     MPS_ADOPTED = "MPSAdopted", "A running MPS control daemon was adopted."
     MPS_FOREIGN = "MPSForeign", "Another program runs an MPS control daemon."
     MPS_REPLACED = "MPSReplaced", "An MPS control daemon is replaced; its clients fail."

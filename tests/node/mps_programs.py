@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuslice_sim.kubelet import Container, Pod
-from gpuslice_sim.mps.launch import running_process
+from gpuslice_sim.mps.launch import daemons_at
 from gpuslice_sim.mps.simcuda import HeldClient, Outcome, run_client
 from gpuslice_sim.process import BackgroundProcess
 
@@ -68,10 +68,11 @@ def daemons(rig: Rig) -> dict[str, int]:
 
 
 def running(root: Path) -> dict[str, int]:
+    """By the processes: drivers before 550 write no pid file."""
     found = {}
-    for file in root.glob("*/*/pipe/nvidia-cuda-mps-control.pid"):
-        if (pid := running_process(file)) is not None:
-            found[str(file.parent.parent.relative_to(root))] = pid
+    for pipe in root.glob("*/*/pipe"):
+        for pid in daemons_at(pipe):
+            found[str(pipe.parent.relative_to(root))] = pid
     return found
 
 

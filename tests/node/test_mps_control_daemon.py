@@ -124,7 +124,7 @@ def test_files_have_the_names_that_other_programs_expect_and_are_removed_at_the_
         variables = Path(f"/proc/{daemon}/environ").read_bytes().decode().split("\0")
         given = {v.partition("=")[0] for v in variables if v} - {"GPUSLICE_SIM_NODE", "PWD"}
         assert given >= {"CUDA_MPS_PIPE_DIRECTORY", "CUDA_MPS_LOG_DIRECTORY"}
-        assert not given & {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "KUBELET_SOCKET", "PATH"}
+        assert not given & {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "KUBELET_SOCKET"}
 
         assert program.stop(PATIENCE) == 0
         assert not is_running(daemon)

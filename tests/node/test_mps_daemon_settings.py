@@ -16,6 +16,7 @@ from .mps_programs import (
     EXCLUSIVE_PROCESS,
     MIB,
     PATIENCE,
+    REAL,
     SHARED,
     bare,
     client,
@@ -24,6 +25,7 @@ from .mps_programs import (
     gpus_of,
     one_replica_each,
     quarters,
+    replaced,
     served,
     wait_until_ready,
 )
@@ -202,3 +204,33 @@ def test_a_daemon_of_the_host_is_used_and_not_stopped(rig: Rig) -> None:
             assert program.stop(PATIENCE) == 0
         assert is_running(daemon.pid)
         assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
+
+
+@pytest.mark.parametrize(
+    "ignored",
+    [
+        "set_default_active_thread_percentage",
+        "set_default_device_pinned_mem_limit",
+        "set_active_thread_percentage",
+        "set_device_pinned_mem_limit",
+    ],
+)
+def test_a_limit_that_the_daemon_ignores_is_reported(rig: Rig, ignored: str) -> None:
+    """The control program exits with 0 also for commands that had no effect."""
+    with served(rig, one_replica_each(4)) as program:
+        wait_until_ready(rig)
+        with client(rig) as held:
+            held.ready()  # so that there is a server
+            script = f"""
+[ $# = 0 ] || exec {REAL} "$@"
+line=$(cat)
+case "$line" in "{ignored} "*) exit 0;; esac
+echo "$line" | {REAL}
+"""
+            replaced(rig.node.bin / "nvidia-cuda-mps-control", script)
+            rig.config(one_replica_each(8))
+            [line, *_] = program.wait_for_code(Code.MPS_DEFAULT_REJECTED, ignored)
+            assert "it is" in line
+            assert program.logged(Code.MPS_DEFAULT_REJECTED) == program.logged(
+                Code.MPS_DEFAULT_REJECTED, ignored
+            )

@@ -20,7 +20,8 @@ from . import plugins
 from .agreement import pair
 from .agreement.daemon import shared_by_mps
 from .agreement.pair import Pair
-from .build import Peers, build_peers
+from .build import Peers, Say, build_peers
+from .driver_programs import BRANCHES, DriverPrograms, DriverProgramsMissing, fetch
 from .plugins import Plugin
 
 MakeNode = Callable[..., SimNode]
@@ -31,13 +32,26 @@ ShareGpus = Callable[[SimNode, Path], tuple[BackgroundProcess, Path]]
 
 @pytest.fixture(scope="session")
 def peers(pytestconfig: pytest.Config) -> Peers:
+    return build_peers(say=_say(pytestconfig))
+
+
+@pytest.fixture(scope="session", params=BRANCHES)
+def driver_programs(request: pytest.FixtureRequest, pytestconfig: pytest.Config) -> DriverPrograms:
+    """NVIDIA's MPS programs of each driver branch. Skips what cannot be had here."""
+    try:
+        return fetch(request.param, _say(pytestconfig))
+    except DriverProgramsMissing as error:
+        pytest.skip(str(error))
+
+
+def _say(pytestconfig: pytest.Config) -> Say:
     capture = pytestconfig.pluginmanager.getplugin("capturemanager")
 
     def say(line: str) -> None:
         with capture.global_and_fixture_disabled():
             print(f"\n{line}", end="", flush=True)
 
-    return build_peers(say=say)
+    return say
 
 
 @pytest.fixture(scope="session")

@@ -31,24 +31,32 @@ static int start_daemon(char **arguments)
     return 1;
 }
 
-static FILE *connect_to_daemon(void)
+static int connect_to(const char *directory, const char *name)
 {
-    const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
     struct sockaddr_un address = {.sun_family = AF_UNIX};
-    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/control",
-                          directory && *directory ? directory : DEFAULT_PIPE_DIRECTORY);
+    int length = snprintf(address.sun_path, sizeof address.sun_path, "%s/%s", directory, name);
     if (length >= (int)sizeof address.sun_path)
-        return NULL;
+        return -1;
     int connection = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (connection < 0)
-        return NULL;
-    while (connect(connection, (struct sockaddr *)&address, sizeof address) < 0) {
+    while (connection >= 0 && connect(connection, (struct sockaddr *)&address, sizeof address) < 0) {
         if (errno == EINTR)
             continue;
         close(connection);
-        return NULL;
+        return -1;
     }
-    return fdopen(connection, "r");
+    return connection;
+}
+
+/* Only root and the owner of the daemon may use the first socket. */
+static FILE *connect_to_daemon(void)
+{
+    const char *directory = getenv("CUDA_MPS_PIPE_DIRECTORY");
+    if (!directory || !*directory)
+        directory = DEFAULT_PIPE_DIRECTORY;
+    int connection = connect_to(directory, "control_privileged");
+    if (connection < 0)
+        connection = connect_to(directory, "control");
+    return connection < 0 ? NULL : fdopen(connection, "r");
 }
 
 /* The format of a line is that of gpuslice_sim/mps/wire.py. */
@@ -98,7 +106,7 @@ static void print_text(const char *text)
     fflush(stdout);
 }
 
-/* Prints the answer. Returns whether the command succeeded. */
+/* Prints the answer, whatever it is. Returns whether there was one. */
 static bool run_command(FILE *daemon, const char *command)
 {
     char *answer = NULL;
@@ -106,68 +114,36 @@ static bool run_command(FILE *daemon, const char *command)
     ssize_t length = -1;
     if (send_command(fileno(daemon), command))
         length = getline(&answer, &size, daemon);
-    if (length <= 0) {
-        puts("The MPS control daemon closed the connection");
-        free(answer);
-        return false;
-    }
-    answer[strcspn(answer, "\n")] = '\0';
-    bool succeeded = strtol(field(answer, "status"), NULL, 10) == 0;
-    print_text(field(answer, "text"));
+    if (length > 0) {
+        answer[strcspn(answer, "\n")] = '\0';
+        print_text(field(answer, "text"));
+    } else
+        fputs("Cannot send command to MPS control daemon process\n", stderr);
     free(answer);
-    return succeeded;
-}
-
-static bool is_quit(const char *command)
-{
-    char word[8], more[2];
-    return sscanf(command, "%7s %1s", word, more) == 1 && strcmp(word, "quit") == 0;
-}
-
-static bool is_blank(const char *command)
-{
-    return command[strspn(command, " \t\r\n")] == '\0';
+    return length > 0;
 }
 
 static bool run_each_line(FILE *daemon)
 {
     char *line = NULL;
     size_t size = 0;
-    bool all = true;
-    while (getline(&line, &size, stdin) >= 0) {
+    bool answered = true;
+    while (answered && getline(&line, &size, stdin) >= 0) {
         line[strcspn(line, "\n")] = '\0';
-        if (is_blank(line))
-            continue;
-        bool succeeded = run_command(daemon, line);
-        all &= succeeded;
-        if (succeeded && is_quit(line))
-            break;
+        answered = run_command(daemon, line);
     }
     free(line);
-    return all;
-}
-
-static bool run_words(FILE *daemon, char **words)
-{
-    size_t size = 1;
-    for (char **word = words; *word; word++)
-        size += strlen(*word) + 1;
-    char *command = calloc(size, 1);
-    for (char **word = words; *word; word++)
-        strcat(strcat(command, *word), word[1] ? " " : "");
-    bool succeeded = is_blank(command) || run_command(daemon, command);
-    free(command);
-    return succeeded;
+    return answered;
 }
 
 int main(int count, char **arguments)
 {
-    if (count > 1 && arguments[1][0] == '-')
+    if (count > 1)
         return start_daemon(arguments);
     FILE *daemon = connect_to_daemon();
     if (!daemon) {
-        puts("Cannot find MPS control daemon process");
+        fputs("Cannot find MPS control daemon process\n", stderr);
         return 1;
     }
-    return (count > 1 ? run_words(daemon, arguments + 1) : run_each_line(daemon)) ? 0 : 1;
+    return run_each_line(daemon) ? 0 : 1;
 }

@@ -62,18 +62,25 @@ class ControlClient:
         """
         line = "get_default_active_thread_percentage"
         text = await self.command(line)
-        percent = _percent(text)
+        percent = parse_percent(text)
         if percent is None:
-            raise MpsUnavailable(
-                f"the MPS control daemon at {self._pipe} answers {line!r} with "
-                f"{shortened(text)!r} instead of a percentage: {_remedy(self._pipe)}"
-            )
+            raise self._unexpected(line, text, "a percentage")
         return percent
 
     async def servers(self) -> list[str]:
         """Process ids of the servers of the daemon."""
-        text = await self.command("get_server_list")
-        return [word for word in text.split() if word.isascii() and word.isdigit()]
+        line = "get_server_list"
+        text = await self.command(line)
+        pids = text.split()
+        if not all(pid.isascii() and pid.isdigit() for pid in pids):
+            raise self._unexpected(line, text, "process ids")
+        return pids
+
+    def _unexpected(self, line: str, text: str, expected: str) -> MpsUnavailable:
+        return MpsUnavailable(
+            f"the MPS control daemon at {self._pipe} answers {line!r} with {shortened(text)!r} "
+            f"instead of {expected}: {_remedy(self._pipe)}"
+        )
 
     async def command(self, line: str, timeout_seconds: float | None = None) -> str:
         """Runs one command and returns its output. Raises MpsUnavailable."""
@@ -117,7 +124,8 @@ class ControlClient:
         return finished.text
 
 
-def _percent(text: str) -> float | None:
+def parse_percent(text: str) -> float | None:
+    """A percentage as the daemon prints it; None: it is something else."""
     try:
         percent = float(text)
     except ValueError:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gpuslice.config.settings import Settings
+from gpuslice.mps.driver_support import has_multi_user_servers
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import SharingStrategy
@@ -21,6 +22,8 @@ class DaemonSpec:
     max_limits: tuple[Limits, ...]
     # Whether a container can get several replicas of a GPU.
     merges: bool
+    # Whether clients of all users share one server. Otherwise clients of other users wait.
+    multi_user: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,9 +38,12 @@ def uses_mps(settings: Settings) -> bool:
     return any(rule.strategy is SharingStrategy.MPS for rule in settings.rules.replicas)
 
 
-def plan_daemons(pools: Iterable[Pool], present: Iterable[str]) -> DaemonPlan:
+def plan_daemons(pools: Iterable[Pool], present: Iterable[str], driver_version: str) -> DaemonPlan:
     """`present`: all GPUs of the node, including those that are not this node's to advertise."""
-    daemons = tuple(_spec(pool) for pool in pools if pool.sharing is SharingStrategy.MPS)
+    multi_user = has_multi_user_servers(driver_version)
+    daemons = tuple(
+        _spec(pool, multi_user=multi_user) for pool in pools if pool.sharing is SharingStrategy.MPS
+    )
     return DaemonPlan(daemons, frozenset(present))
 
 
@@ -51,7 +57,7 @@ def can_stay(running: Sequence[str], wanted: Sequence[str], present: frozenset[s
     return set(wanted) <= set(running) and not surplus & present
 
 
-def _spec(pool: Pool) -> DaemonSpec:
+def _spec(pool: Pool, *, multi_user: bool) -> DaemonSpec:
     # Parts without replicas are whole GPUs of the same name, which do not use MPS.
     shared = [part for part in pool.parts if part.is_shared]
     merges = not pool.one_share_per_container
@@ -60,6 +66,7 @@ def _spec(pool: Pool) -> DaemonSpec:
         tuple(part.device.uuid for part in shared),
         tuple(_max_limits(part, merges=merges) for part in shared),
         merges,
+        multi_user,
     )
 
 

@@ -6,7 +6,13 @@ import re
 from collections.abc import Sequence
 
 from gpuslice.codes import Code
-from gpuslice.mps.control import CannotProbe, ControlClient, MpsTimeout, MpsUnavailable
+from gpuslice.mps.control import (
+    CannotProbe,
+    ControlClient,
+    MpsTimeout,
+    MpsUnavailable,
+    parse_percent,
+)
 from gpuslice.mps.daemon_plan import DaemonSpec
 from gpuslice.mps.driver_program_run import shortened
 from gpuslice.telemetry.logs import Logger
@@ -53,6 +59,11 @@ async def set_defaults(control: ControlClient, wanted: DaemonSpec, serves: Seque
     for server in await control.servers():
         for line in server_commands(wanted, serves, server):
             await _send(control, wanted, line)
+        wrong = await _wrong_limits(control, wanted, serves, server)
+        # A server that has ended meanwhile has no limits.
+        if wrong and server in await control.servers():
+            for command, found in wrong:
+                _rejected(wanted, command, found)
 
 
 async def set_first_defaults(
@@ -84,15 +95,35 @@ async def set_first_defaults(
 async def _send_defaults(control: ControlClient, wanted: DaemonSpec, serves: Sequence[str]) -> None:
     for line in default_commands(wanted, serves):
         await _send(control, wanted, line)
-    # The program also exits with 0 if it rejects a value, so only reading it back tells.
-    percent = await control.default_threads_percent()
-    if percent > max_threads_percent(wanted):
-        _rejected(wanted, "set_default_active_thread_percentage", f"it is {percent:g}")
+    for command, found in await _wrong_limits(control, wanted, serves):
+        _rejected(wanted, command, found)
+
+
+async def _wrong_limits(
+    control: ControlClient, wanted: DaemonSpec, serves: Sequence[str], server: str = ""
+) -> list[tuple[str, str]]:
+    """Commands without effect, and why: limits of a server, or the defaults of the daemon.
+
+    The program also exits with 0 if it rejects a value, so only reading it back tells.
+    """
+    if server:
+        threads, memory = f"active_thread_percentage {server}", f"device_pinned_mem_limit {server}"
+    else:
+        threads, memory = "default_active_thread_percentage", "default_device_pinned_mem_limit"
+    wrong = []
+    text = await control.command(f"get_{threads}")
+    percent = parse_percent(text)
+    if percent is None or percent > max_threads_percent(wanted):
+        wrong.append((f"set_{threads} {max_threads_percent(wanted)}", _found(text)))
     for number, mib in _memory(wanted, serves):
-        text = await control.command(f"get_default_device_pinned_mem_limit {number}")
+        text = await control.command(f"get_{memory} {number}")
         if not memory_limit_holds(text, mib):
-            what = f"set_default_device_pinned_mem_limit {number} {mib}M"
-            _rejected(wanted, what, f"it is {shortened(text) or 'not set'}")
+            wrong.append((f"set_{memory} {number} {mib}M", _found(text)))
+    return wrong
+
+
+def _found(text: str) -> str:
+    return f"it is {shortened(text) or 'not set'}"
 
 
 def memory_limit_holds(text: str, mib: int) -> bool:

@@ -34,6 +34,8 @@ log = Logger(__name__)
 # A driver that must initialise a GPU is slow.
 _SMI_SECONDS = 60.0
 _START_SECONDS = 30.0
+# Where installations of the driver have their programs, in addition to our own PATH.
+_PROGRAM_DIRECTORIES = ("/usr/local/bin", "/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _SELINUX = Path("/sys/fs/selinux/enforce")
 # Accessible to containers; a directory that a privileged container creates has another label.
 _SELINUX_LABEL = "system_u:object_r:container_file_t:s0"
@@ -59,16 +61,18 @@ async def set_compute_modes(gpus: Sequence[str], mode: ComputeMode) -> dict[str,
     return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
 
 
-async def start_daemon(paths: DaemonPaths, gpus: Sequence[str]) -> None:
-    """Returns when it listens. Clients of all users share its one server."""
+async def start_daemon(paths: DaemonPaths, gpus: Sequence[str], *, multi_user: bool) -> None:
+    """Returns when it listens. `multi_user`: clients of all users share its one server."""
     # Nothing else: variables of the daemon become defaults of its clients.
     environment = {
+        # The daemon searches its server there.
+        "PATH": _search_path(os.environ.get("PATH", "")),
         "CUDA_MPS_PIPE_DIRECTORY": str(paths.pipe),
         "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
-    argv = [PROGRAM, "-d", "-multiuser-server"]
-    program = shutil.which(PROGRAM)  # by our own PATH: the environment of the daemon has none
+    argv = [PROGRAM, "-d", *(["-multiuser-server"] if multi_user else [])]
+    program = shutil.which(PROGRAM)
     if program is None:
         raise DriverProgramMissing(PROGRAM)
     launch = launch_command(paths.shm, paths.pipe, environment, [program, *argv[1:]])
@@ -77,6 +81,12 @@ async def start_daemon(paths: DaemonPaths, gpus: Sequence[str]) -> None:
         raise MpsUnavailable(
             f"`{' '.join(argv)}` failed ({finished.reason}): check {paths.log}/control.log"
         )
+
+
+def _search_path(own: str) -> str:
+    """Absolute directories only: the daemon has another working directory."""
+    directories = [*own.split(os.pathsep), *_PROGRAM_DIRECTORIES]
+    return os.pathsep.join(dict.fromkeys(one for one in directories if one.startswith("/")))
 
 
 async def _set_compute_mode(gpu: str, mode: ComputeMode) -> MpsUnavailable | None:

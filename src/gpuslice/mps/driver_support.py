@@ -7,6 +7,8 @@ from gpuslice.slicing.limits import MPS_CLIENTS_PER_GPU
 _FIRST_BRANCH_WITH_60_CLIENTS = 590
 # Drivers of the 535 and 550 branches do not apply limits keyed by UUID.
 _FIRST_BRANCH_WITH_UUID_KEYS = 560
+# Earlier control programs do not start a daemon with an argument that they do not know.
+_FIRST_BRANCH_WITH_MULTI_USER_SERVERS = 555
 
 
 def most_clients(driver_version: str) -> int:
@@ -23,6 +25,12 @@ def applies_uuid_keys(driver_version: str) -> bool:
     """Whether a memory limit may name its GPU by UUID."""
     branch = _branch(driver_version)
     return branch is None or branch >= _FIRST_BRANCH_WITH_UUID_KEYS
+
+
+def has_multi_user_servers(driver_version: str) -> bool:
+    """Whether the control program has -multiuser-server. No, if the version is not known."""
+    branch = _branch(driver_version)
+    return branch is not None and branch >= _FIRST_BRANCH_WITH_MULTI_USER_SERVERS
 
 
 def _branch(driver_version: str) -> int | None:

@@ -143,7 +143,7 @@ class ManagedDaemon:
         self._write_marker()
         self._is_ours = True
         try:
-            await start_daemon(paths, wanted.gpus)
+            await start_daemon(paths, wanted.gpus, multi_user=wanted.multi_user)
         except MpsTimeout:
             raise  # it may still come up
         except MpsUnavailable:

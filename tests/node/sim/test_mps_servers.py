@@ -48,7 +48,7 @@ def test_a_daemon_can_quit_while_its_server_is_starting(rig: MpsRig) -> None:
     rig.node.set({"mps.hold_init": 1})
     with rig.daemon() as daemon, rig.hold(daemon=daemon) as client:
         eventually(lambda: daemon.server_pid())
-        assert daemon.run("quit").returncode == 0
+        assert daemon.run(stdin="quit\n").returncode == 0
         assert client.next_report()["error"] == "CUDA_ERROR_MPS_CONNECTION_FAILED"
 
 
@@ -104,7 +104,7 @@ def test_clients_are_listed_with_their_devices(rig: MpsRig) -> None:
             (pid, device, namespace)
             for pid, device in [(both.pid, short[0]), (both.pid, short[1]), (one.pid, short[1])]
         )
-        assert len(daemon.command(f"ps -p {one.pid}").splitlines()) == 2
+        assert len(daemon.command(f"ps -p {running_server(daemon)}").splitlines()) == 1 + 3
 
 
 def test_nvml_shows_the_server_as_compute_and_clients_as_mps_processes(

@@ -41,7 +41,8 @@ def plan_for(
 ) -> DaemonPlan:
     """The daemons for what the agent advertises. `present`: all GPUs, if the node owns some."""
     pools = catalogue(own, settings.rules).pools
-    return plan_daemons(pools, (gpu.uuid for gpu in (own if present is None else present)))
+    uuids = (gpu.uuid for gpu in (own if present is None else present))
+    return plan_daemons(pools, uuids, "570.124.06")
 
 
 def served(plan: DaemonPlan) -> dict[str, tuple[str, ...]]:
@@ -113,7 +114,8 @@ def test_a_container_gets_one_replica_at_most_or_all_if_they_can_be_merged() -> 
 
 
 def test_default_limits_number_gpus_in_the_order_that_the_daemon_sees() -> None:
-    wanted = DaemonSpec(GPU, ("a", "b"), (Limits(4096, 25), Limits(8192, 50)), merges=False)
+    limits = (Limits(4096, 25), Limits(8192, 50))
+    wanted = DaemonSpec(GPU, ("a", "b"), limits, merges=False, multi_user=True)
     serves = ("b", "lost", "a")
     assert default_commands(wanted, serves) == (
         "set_default_active_thread_percentage 50",
@@ -125,6 +127,23 @@ def test_default_limits_number_gpus_in_the_order_that_the_daemon_sees() -> None:
         "set_device_pinned_mem_limit 17 2 4096M",
         "set_device_pinned_mem_limit 17 0 8192M",
     )
+
+
+@pytest.mark.parametrize(
+    ("version", "has"),
+    [
+        ("535.261.03", False),
+        ("550.163.01", False),
+        ("555.58.02", True),
+        ("615.71.09", True),
+        ("", False),
+        ("unknown", False),
+    ],
+)
+def test_servers_for_several_users_exist_from_driver_555_on(version: str, has: bool) -> None:
+    pools = catalogue(node("T4"), settings(ReplicaRule(MPS, GPU, 4)).rules).pools
+    [daemon] = plan_daemons(pools, ["GPU-0"], version).daemons
+    assert daemon.multi_user is has
 
 
 def test_settings_without_mps_need_no_daemon() -> None:

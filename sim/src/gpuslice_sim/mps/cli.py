@@ -5,6 +5,7 @@ The program itself is native/mps_control, which sends commands without this modu
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import sys
@@ -25,15 +26,17 @@ DEFAULT_PIPE_DIRECTORY = "/tmp/nvidia-mps"
 DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
 
 _READY = "ready"
+_FIRST_BRANCH_WITH_OPTIONS = 555
 _USAGE = """\
-usage: nvidia-cuda-mps-control -d | -f [-multiuser-server] [-S | --static-partitioning] [-p 2]
-       nvidia-cuda-mps-control -v
-       nvidia-cuda-mps-control [command]      without a command: one command per line from stdin"""
+CUDA MPS Control for Linux/Unix, simulated.
+
+  Without options, it sends commands from standard input to the daemon. -d starts the daemon.
+"""
 
 
 @dataclass(frozen=True)
 class Options:
-    mode: str = ""  # "-d", "-f" or "-v"
+    mode: str = ""  # "-d", "-f" or "-v"; empty: send commands
     multiuser: bool = False
     static_partitioning: bool = False
     protocol: str | None = None
@@ -43,24 +46,51 @@ class UsageError(Exception):
     """The arguments are not valid."""
 
 
+class StartError(Exception):
+    """The daemon does not start. The message, if there is one, is that of the real program."""
+
+
 def main(arguments: Sequence[str]) -> int:
     pipe = Path(os.environ.get("CUDA_MPS_PIPE_DIRECTORY") or DEFAULT_PIPE_DIRECTORY)
     try:
         branch, version, node = _driver()
+        if list(arguments) in (["-h"], ["--help"]):
+            print(_USAGE)
+            return 0
         options = _parse(arguments, branch)
+        if not options.mode:
+            program = str(node / "bin" / "nvidia-cuda-mps-control")
+            os.execv(program, [program])
         if options.mode == "-v":
             print(f"CUDA MPS control daemon of driver {version}")
             return 0
+        if options.multiuser and os.geteuid() != 0:
+            raise UsageError("Only root user may enable -multiuser-server!")
         return _start(options, _config(options, os.environ, node, branch, pipe))
-    except (UsageError, SimError) as error:
+    except UsageError as error:
+        print(f"{_USAGE}\n{error}" if str(error) else _USAGE)
+        return 1
+    except StartError as error:
+        if str(error):
+            print(error)
+        return 1
+    except SimError as error:
         print(error, file=sys.stderr)
         return 1
 
 
 def connect(pipe: Path) -> socket.socket:
+    """To the socket of root and the owner, if this user may, and otherwise to that of all users."""
+    try:
+        return _connect(pipe / "control_privileged")
+    except OSError:
+        return _connect(pipe / "control")
+
+
+def _connect(path: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        connection.connect(str(pipe / "control"))
+        connection.connect(str(path))
     except OSError:
         connection.close()
         raise
@@ -81,11 +111,17 @@ def send_request(
 
 
 def _parse(arguments: Sequence[str], branch: int) -> Options:
+    if branch < _FIRST_BRANCH_WITH_OPTIONS:
+        # It knows one argument, and sends commands with any others.
+        known = list(arguments) in (["-d"], ["-f"])
+        return Options(mode=arguments[0]) if known else Options()
     options = Options()
     words = iter(arguments)
     for word in words:
         match word:
-            case "-d" | "-f" | "-v":
+            case "-d" | "-f":
+                options = replace(options, mode=max(word, options.mode))
+            case "-v" if branch >= 590:
                 options = replace(options, mode=word)
             case "-multiuser-server":
                 options = replace(options, multiuser=True)
@@ -93,12 +129,8 @@ def _parse(arguments: Sequence[str], branch: int) -> Options:
                 options = replace(options, static_partitioning=True)
             case "-p" if branch >= 615:
                 options = replace(options, protocol=next(words, ""))
-            case "-h" | "--help":
-                raise UsageError(_USAGE)
             case _:
-                raise UsageError(f"Unknown option {word!r} for driver branch {branch}\n{_USAGE}")
-    if not options.mode:
-        raise UsageError(f"-d or -f is missing\n{_USAGE}")
+                raise UsageError
     return options
 
 
@@ -109,18 +141,12 @@ def _config(
 
     protocol = environment.get("CUDA_MPS_PROTOCOL_VERSION") or options.protocol
     if branch >= 615 and protocol not in (None, "2"):
-        raise UsageError(
+        raise SimError(
             f"MPS protocol version {protocol!r} is not simulated: "
             "unset CUDA_MPS_PROTOCOL_VERSION and use -p 2"
         )
-    if options.multiuser and os.geteuid() != 0:
-        raise UsageError("-multiuser-server requires root")
     log = Path(environment.get("CUDA_MPS_LOG_DIRECTORY") or DEFAULT_LOG_DIRECTORY)
-    for directory in (pipe, log):
-        try:
-            directory.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UsageError(f"cannot create directory {directory}: {error.strerror}") from None
+    _make_directories(pipe, log)
     return DaemonConfig(
         node=node,
         pipe_directory=pipe.absolute(),
@@ -133,22 +159,44 @@ def _config(
     )
 
 
+def _make_directories(pipe: Path, log: Path) -> None:
+    """Without their parents."""
+    try:
+        pipe.mkdir()
+        pipe.chmod(0o777)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise StartError(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}") from error
+    if not pipe.is_dir() or not os.access(pipe, os.W_OK):
+        raise StartError(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}")
+    with contextlib.suppress(OSError):
+        log.mkdir()
+    if not os.access(log, os.W_OK):
+        print(
+            f"Warning: Failed writing log files to directory [{log}]. No logs will be available.",
+            flush=True,
+        )
+
+
 def _defaults(environment: Mapping[str, str], branch: int, log: Path) -> Defaults:
     """The defaults in the environment of a daemon. Invalid values are logged and ignored."""
-    from gpuslice_sim.mps.limits import LimitError, parse_percentage, parse_pinned_list
+    from gpuslice_sim.mps.limits import LimitError, parse_pinned_list, scan_percentage
     from gpuslice_sim.mps.logs import control_log
+    from gpuslice_sim.mps.scan import Scanner
     from gpuslice_sim.mps.settings import Defaults
 
     defaults = Defaults()
-    if percentage := environment.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"):
-        try:
-            defaults = replace(defaults, percentage=parse_percentage(percentage))
-        except LimitError as error:
-            control_log(log).write(f"Ignored: {error}")
+    name = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+    if text := environment.get(name):
+        percentage = scan_percentage(Scanner(text))
+        if percentage is None:
+            control_log(log).write(f"{name} should be between (0.0, 100.0]")
+        else:
+            defaults = replace(defaults, percentage=percentage)
     if pinned := environment.get("CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"):
         try:
-            for device, limit in parse_pinned_list(pinned, branch):
-                defaults = defaults.with_pinned(device, limit)
+            defaults = replace(defaults, inherited=parse_pinned_list(pinned, branch))
         except LimitError as error:
             control_log(log).write(f"Ignored: {error}")
     if environment.get("CUDA_MPS_CLIENT_PRIORITY") == "1":
@@ -164,12 +212,12 @@ def _start(options: Options, config: DaemonConfig) -> int:
         try:
             return daemon.run_daemon(config, ready=lambda: None)
         except (OSError, daemon.AlreadyRunningError) as error:
-            raise UsageError(str(error)) from None
+            raise StartError(str(error)) from None
     return _start_in_background(config)
 
 
 def _start_in_background(config: DaemonConfig) -> int:
-    """Returns when the daemon answers. Raises UsageError if it does not."""
+    """Returns when the daemon answers. Raises StartError if it does not."""
     from gpuslice_sim.mps import daemon, process
 
     receiver, sender = os.pipe()
@@ -187,7 +235,7 @@ def _start_in_background(config: DaemonConfig) -> int:
     with os.fdopen(receiver, "rb") as pipe:
         problem = pipe.read().decode()
     if problem != _READY:
-        raise UsageError(problem or "The MPS control daemon exited while it started")
+        raise StartError(problem)
     return 0
 
 

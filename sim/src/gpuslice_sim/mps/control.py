@@ -19,7 +19,12 @@ from gpuslice_sim.mps.devices import served_devices
 from gpuslice_sim.mps.logs import control_log, server_log
 from gpuslice_sim.mps.partitions import Partitions
 from gpuslice_sim.mps.server import MESSAGE_BYTES, ServerPlan, run_server
-from gpuslice_sim.mps.settings import Defaults, ServerSettings, at_server_start
+from gpuslice_sim.mps.settings import (
+    FIRST_BRANCH_WITH_UUID_KEYS,
+    Defaults,
+    ServerSettings,
+    at_server_start,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +36,7 @@ if TYPE_CHECKING:
 INITIALIZING, ACTIVE, FAULT = "INITIALIZING", "ACTIVE", "FAULT"
 ENDED = "ENDED"  # until the daemon reads its exit status
 _SERVER_TIMEOUT_SECONDS = 30.0
+_LARGEST = (1 << 63) - 1  # for clients in C
 
 
 @dataclass(frozen=True)
@@ -165,7 +171,9 @@ class Control:
     def start_server(self, uid: int) -> ServerHandle:
         devices = self.devices()
         settings = at_server_start(
-            self.defaults, devices, uuid_keys_apply=self.config.branch != 535
+            self.defaults,
+            devices,
+            uuid_keys_apply=self.config.branch >= FIRST_BRANCH_WITH_UUID_KEYS,
         )
         log = server_log(self.config.log_directory)
         plan = ServerPlan(self.config.node, self._server_uid(uid), devices, log)
@@ -273,7 +281,10 @@ class Control:
         partition = self._partition_of(client)
         terms = Terms(
             percentage=server.settings.percentage,
-            pinned={uuid: limit.limit_bytes for uuid, limit in server.settings.pinned.items()},
+            pinned={
+                uuid: min(limit.limit_bytes, _LARGEST)
+                for uuid, limit in server.settings.pinned.items()
+            },
             priority=self.defaults.priority,
             partition_uuid=partition.device.uuid if partition else None,
             partition_sms=partition.sms if partition else 0,

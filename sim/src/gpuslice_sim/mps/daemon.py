@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import selectors
 import signal
 import socket
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuslice_sim.mps import process, wire
-from gpuslice_sim.mps.commands import CommandError, Commands
+from gpuslice_sim.mps.commands import Caller, CommandError, Commands
 from gpuslice_sim.mps.control import ClientConnection, Control, DaemonConfig
 from gpuslice_sim.mps.gpu_usage import GpuUsage
 from gpuslice_sim.mps.logs import append, control_log
@@ -23,7 +25,9 @@ if TYPE_CHECKING:
     from gpuslice_sim.mps.wire import Line
 
 TITLE = "nvidia-cuda-mps-control"
-_LONGEST_SOCKET_PATH = 107
+# Of control_privileged, the longer of the two.
+_LONGEST_SOCKET_PATH = 106
+_FIRST_BRANCH_WITH_PID_FILE = 550
 
 
 class AlreadyRunningError(Exception):
@@ -35,21 +39,30 @@ class SocketPathError(Exception):
 
 
 def run_daemon(config: DaemonConfig, ready: Callable[[], None]) -> int:
-    """Serves until `quit` or SIGTERM. Calls `ready` when the socket answers."""
+    """Serves until `quit`. Calls `ready` when the socket answers. Signals end it at once."""
     log = control_log(config.log_directory)
     endpoint = Endpoint(config.pipe_directory)
     try:
-        listener = endpoint.open()
-    except SocketPathError as error:
-        log.write(f"Failed to start: {error}")
-        ready()  # the starter of a real daemon does not get the error either
+        listeners = endpoint.open(config.branch)
+    except SocketPathError:
         return 1
-    log.write(f"Control daemon listens on {endpoint.socket_path}")
+    log.write(f"Starting control daemon using socket {endpoint.socket_path}")
+    log.write(
+        "To connect CUDA applications to this daemon, set env "
+        f"CUDA_MPS_PIPE_DIRECTORY={config.pipe_directory}"
+    )
     ready()
-    daemon = Daemon(config, endpoint, listener)
+    daemon = Daemon(config, endpoint, listeners)
     daemon.run()
-    log.write("Control daemon ends")
+    log.write("Exit with status 0")
     return 0
+
+
+@dataclass(frozen=True)
+class Listeners:
+    for_all: socket.socket
+    # For root and the user of the daemon.
+    privileged: socket.socket
 
 
 class Endpoint:
@@ -57,47 +70,59 @@ class Endpoint:
 
     def __init__(self, directory: Path) -> None:
         self.socket_path = directory / "control"
+        self._privileged_path = directory / "control_privileged"
         self._lock_path = directory / "control_lock"
+        self._fifo_path = directory / "log"
         self._pid_path = directory / "nvidia-cuda-mps-control.pid"
         self._lock = -1
 
-    def open(self) -> socket.socket:
+    def open(self, branch: int) -> Listeners:
         """Replaces the files of a killed daemon, but not those of a running one."""
-        self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        self._lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        with contextlib.suppress(PermissionError):  # it belongs to another user
+            self._lock_path.chmod(0o666)
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(self._lock)
             raise AlreadyRunningError("An instance of this daemon is already running") from None
-        length = len(os.fsencode(self.socket_path))
+        self._fifo_path.unlink(missing_ok=True)
+        os.mkfifo(self._fifo_path)
+        self._fifo_path.chmod(0o777)
+        length = len(os.fsencode(self._privileged_path))
         if length > _LONGEST_SOCKET_PATH:
-            raise SocketPathError(
-                f"socket path {self.socket_path} has {length} bytes, and the maximum is "
-                f"{_LONGEST_SOCKET_PATH}: use a shorter CUDA_MPS_PIPE_DIRECTORY"
-            )
-        self.socket_path.unlink(missing_ok=True)
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.bind(str(self.socket_path))
-        self.socket_path.chmod(0o666)
-        listener.listen(128)
-        listener.setblocking(False)
-        self._pid_path.write_text(f"{os.getpid()}\n")
-        return listener
+            raise SocketPathError
+        listeners = Listeners(_listen(self.socket_path, 0o666), _listen(self._privileged_path))
+        if branch >= _FIRST_BRANCH_WITH_PID_FILE:
+            self._pid_path.write_text(str(os.getpid()))
+            self._pid_path.chmod(0o666)
+        return listeners
 
     def close(self) -> None:
         """Releases the lock last, so that another daemon can start as soon as it is free."""
-        self.socket_path.unlink(missing_ok=True)
+        self._fifo_path.unlink(missing_ok=True)
         self._pid_path.unlink(missing_ok=True)
         os.close(self._lock)
+
+
+def _listen(path: Path, mode: int | None = None) -> socket.socket:
+    path.unlink(missing_ok=True)
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listener.bind(str(path))
+    if mode is not None:
+        path.chmod(mode)
+    listener.listen(128)
+    listener.setblocking(False)
+    return listener
 
 
 class Daemon:
     """Reads the lines of each connection and dispatches them."""
 
-    def __init__(self, config: DaemonConfig, endpoint: Endpoint, listener: socket.socket) -> None:
+    def __init__(self, config: DaemonConfig, endpoint: Endpoint, listeners: Listeners) -> None:
         self._config = config
         self._endpoint = endpoint
-        self._listener = listener
+        self._listeners = listeners
         self._usage = GpuUsage(config.node)
         self._selector = selectors.DefaultSelector()
         self._control = Control(
@@ -105,42 +130,46 @@ class Daemon:
         )
         self._commands = Commands(self._control)
         self._buffers: dict[socket.socket, wire.LineBuffer] = {}
+        self._privileged: set[socket.socket] = set()
         self._record = config.node / "state" / "mps" / "commands.log"
 
     def run(self) -> None:
-        wakeup = wake_on_signal(signal.SIGTERM, signal.SIGINT, signal.SIGCHLD)
+        wakeup = wake_on_signal(signal.SIGCHLD)
         self._watch(wakeup)
-        self._watch(self._listener)
+        self._watch(self._listeners.for_all)
+        self._watch(self._listeners.privileged)
         while not self._control.quitting:
             for key, _ in self._selector.select():
                 source = key.fileobj
                 if not isinstance(source, socket.socket) or self._control.quitting:
                     continue
                 if source is wakeup:
-                    self._on_signals(wakeup.recv(64))
-                elif source is self._listener:
-                    self._accept()
+                    wakeup.recv(64)
+                    self._control.reap()
+                elif source in (self._listeners.for_all, self._listeners.privileged):
+                    self._accept(source)
                 elif source in self._buffers:
                     self._on_connection(source)
                 else:
                     self._control.take_events()
 
-    def _on_signals(self, numbers: bytes) -> None:
-        if signal.SIGTERM in numbers or signal.SIGINT in numbers:
-            self._control.shut_down()
-            self._close()
-        else:
-            self._control.reap()
-
     def _close(self) -> None:
-        self._listener.close()
+        self._listeners.for_all.close()
+        self._listeners.privileged.close()
         self._endpoint.close()
 
-    def _accept(self) -> None:
+    def _accept(self, listener: socket.socket) -> None:
         try:
-            connection, _ = self._listener.accept()
+            connection, _ = listener.accept()
         except BlockingIOError:
             return
+        self._control.log.write("Accepting connection...")
+        if listener is self._listeners.privileged:
+            if peer(connection)[1] not in (0, os.geteuid()):
+                self._control.log.write("Unable to accept priviliged connection from other user")
+                connection.close()
+                return
+            self._privileged.add(connection)
         self._buffers[connection] = wire.LineBuffer()
         self._watch(connection)
 
@@ -165,41 +194,38 @@ class Daemon:
                 client = ClientConnection(connection, pid, uid, command, line.get("partition"))
                 self._control.admit(client)
             case "command":
-                self._answer(connection, *self._run_command(uid, line.get("text") or ""))
+                caller = Caller(uid, privileged=connection in self._privileged)
+                self._answer(connection, *self._run_command(caller, line.get("text") or ""))
             case "fault":
                 self._answer(connection, *self._inject_fault(uid, line.get("device") or ""))
             case _:
                 self._drop(connection)
 
-    def _run_command(self, uid: int, text: str) -> tuple[int, str]:
+    def _run_command(self, caller: Caller, text: str) -> tuple[int, str]:
+        """The status is for tests: the program exits with 0 also if a command is rejected."""
         self._control.reap()
         self._control.take_events()
+        self._control.log.write(f"Cmd:{text}")
         try:
-            self._check_owner(uid)
-            status, output = 0, self._commands.run(text)
+            status, output = 0, self._commands.run(text, caller)
         except CommandError as error:
             status, output = 1, str(error)
+        for line in output.splitlines():
+            self._control.log.write(line)
         self._keep_record(text, status)
         return status, output
 
     def _inject_fault(self, uid: int, device: str) -> tuple[int, str]:
         """Not a command of MPS: tests and demos cause a fatal GPU fault without a client."""
         server = self._control.server
-        try:
-            self._check_owner(uid)
-        except CommandError as error:
-            return 1, str(error)
+        if uid not in (0, os.geteuid()):
+            return 1, f"user {uid} does not own this daemon"
         if server is None or not server.call(op="fault", device=device).get("done"):
             return 1, f"no server has device {device!r}"
         self._control.take_events()
         return 0, ""
 
-    def _check_owner(self, uid: int) -> None:
-        if uid not in (0, os.geteuid()):
-            raise CommandError(f"Permission denied: user {uid} does not own this daemon")
-
     def _keep_record(self, text: str, status: int) -> None:
-        self._control.log.write(f"Command from the control line: {text}")
         try:
             self._record.parent.mkdir(exist_ok=True)
         except OSError:
@@ -225,6 +251,7 @@ class Daemon:
     def _unwatch(self, source: socket.socket) -> None:
         """Also forgets a connection that is passed to a server or rejected."""
         self._buffers.pop(source, None)
+        self._privileged.discard(source)
         try:
             self._selector.unregister(source)
         except (KeyError, ValueError):

@@ -65,14 +65,14 @@ class MpsDaemon:
         done = self.run("-d", *self._options)
         if done.returncode:
             raise MpsError(f"nvidia-cuda-mps-control -d: {(done.stdout + done.stderr).strip()}")
-        pid_file = self.pipe_directory / "nvidia-cuda-mps-control.pid"
-        self.pid = int(pid_file.read_text())
+        [self.pid] = daemons_at(self.pipe_directory)
 
     def stop(self) -> None:
-        """Stops the daemon. Does nothing if it has exited."""
+        """Stops the daemon and its server. Does nothing if it has exited."""
         if not is_running(self.pid):
             return
-        os.kill(self.pid, signal.SIGTERM)
+        with contextlib.suppress(MpsError):
+            self.command("quit")
         wait_until_gone(self.pid)
 
     def kill(self) -> None:
@@ -130,6 +130,28 @@ class MpsDaemon:
         if status:
             raise MpsError(f"{text}: {output}")
         return output
+
+
+def daemons_at(pipe_directory: Path) -> list[int]:
+    """Process ids of the control daemons of a pipe directory. Old drivers write no pid file."""
+    return [
+        int(proc.name) for proc in Path("/proc").glob("[0-9]*") if _serves(proc, pipe_directory)
+    ]
+
+
+def _serves(proc: Path, pipe: Path) -> bool:
+    try:
+        words = (proc / "cmdline").read_bytes().replace(b"\0", b" ").split()
+        if not words or not words[0].endswith(b"nvidia-cuda-mps-control"):
+            return False
+        variables = (proc / "environ").read_bytes().decode().split("\0")
+        named = dict(variable.partition("=")[::2] for variable in variables)
+        own = named.get("CUDA_MPS_PIPE_DIRECTORY", "")
+        same = Path(f"{proc}/root{own}").samefile(pipe)
+    except OSError:  # it has ended meanwhile
+        return False
+    # Programs that send a command have no such argument.
+    return same and bool({b"-d", b"-f"}.intersection(words)) and is_running(int(proc.name))
 
 
 def is_running(pid: int) -> bool:

@@ -4,6 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gpuslice_sim.mps.scan import unsigned
+
+if TYPE_CHECKING:
+    from gpuslice_sim.mps.scan import Scanner
 
 _UNITS = {"K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 _SIZE = re.compile(r"(\d+)([KMG])B?")
@@ -15,37 +21,38 @@ class LimitError(ValueError):
 
 @dataclass(frozen=True)
 class PinnedLimit:
-    """A device memory limit. `text` is the output of the get commands."""
+    """A device memory limit."""
 
-    text: str
     limit_bytes: int
 
-
-def parse_percentage(text: str) -> float:
-    """A share of the threads. In the environment, it can have decimals."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value <= 100:
-        raise LimitError(f"active thread percentage {text!r} is not a number from 1 to 100")
-    return value
+    @property
+    def text(self) -> str:
+        """The output of the get commands: whole GiB from 1 GiB on, rounded down."""
+        mib = self.limit_bytes >> 20
+        return f"{mib >> 10}G" if mib >= 1024 else f"{mib}M"
 
 
-def parse_whole_percentage(text: str) -> float:
-    """For commands. It is not known whether real daemons accept decimals, so this one does not."""
-    if not text.isascii() or not text.isdigit() or not 1 <= int(text) <= 100:
-        raise LimitError(f"active thread percentage {text!r} is not a whole number from 1 to 100")
-    return float(text)
+def scan_percentage(scanner: Scanner) -> float | None:
+    """A share of the threads; None if it is not valid."""
+    value = scanner.number()
+    return value if value is not None and 0 < value <= 100 else None
+
+
+def scan_memory(text: str, branch: int) -> PinnedLimit | None:
+    """A limit in a command: MiB, unless G follows (K from driver branch 615 on). None for 0."""
+    number, rest = unsigned(text)
+    shift = {"g": 30, "k": 10 if branch >= 615 else 20}.get(rest[:1].lower(), 20)
+    limit_bytes = (number << shift) % (1 << 64)
+    return PinnedLimit(limit_bytes) if limit_bytes else None
 
 
 def parse_memory(text: str, branch: int) -> PinnedLimit:
-    """An integer with the binary unit G or M; K from driver branch 615 on."""
+    """In the environment: an integer with the binary unit G or M; K from branch 615 on."""
     match = _SIZE.fullmatch(text)
     allowed = "K, M or G" if branch >= 615 else "M or G"
     if match is None or (match[2] == "K" and branch < 615) or int(match[1]) == 0:
         raise LimitError(f"memory limit {text!r} is not a whole number followed by {allowed}")
-    return PinnedLimit(text, int(match[1]) * _UNITS[match[2]])
+    return PinnedLimit(int(match[1]) * _UNITS[match[2]])
 
 
 def parse_pinned_list(text: str, branch: int) -> tuple[tuple[str, PinnedLimit], ...]:
