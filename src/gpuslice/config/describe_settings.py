@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuslice.slicing.rules import NameRule, ReplicaRule, Selection, SharingStrategy
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 from gpuslice.slicing.units import describe_mib
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _memory(settings: Settings) -> dict[str, object]:
         "devices": _selection(memory.devices),
         "unit": str(memory.unit),
         "reserve": _size(memory.reserve_mib),
-        "threads": memory.threads.value,
+        "threads": _threads(memory.threads),
         "advertise": memory.advertise.value,
         "ids": memory.ids.value,
         "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
@@ -119,6 +120,7 @@ def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
                 **_if_set("rename", rule.rename),
                 "devices": _selection(rule.devices),
                 "replicas": rule.replicas,
+                **_if_set("threads", strategy is SharingStrategy.MPS and _threads(rule.threads)),
                 **_nested_key(rule),
             }
             for rule in chosen
@@ -132,6 +134,10 @@ def _name_rule(rule: NameRule) -> dict[str, object]:
 
 def _nested_key(rule: NameRule | ReplicaRule) -> dict[str, object]:
     return {} if rule.nested is None else {"nested": "host" if rule.nested else "off"}
+
+
+def _threads(rule: ThreadRule) -> str:
+    return rule.value if isinstance(rule, ThreadStrategy) else str(rule)
 
 
 def _size(mib: int) -> str:

@@ -12,8 +12,10 @@ from gpuslice.config.file_content import FileContent
 from gpuslice.config.file_flags import option_values_in_file
 from gpuslice.config.file_schema import (
     GfdFlags,
+    LimitedResource,
     LimitedResources,
     NamedDevices,
+    ReplicatedResource,
     ReplicatedResources,
     Sharing,
     read_config_file,
@@ -26,8 +28,10 @@ from gpuslice.config.value_parsers import (
     parse_memory_reserve,
     parse_resource_name,
     parse_selection,
+    parse_threads,
 )
 from gpuslice.slicing.rules import Advertise, NameRule, ReplicaRule, SharingStrategy
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 
 _SHARED = ".shared"
 _NO_NAME = "no name specified; use a resource name, for example nvidia.com/gpu"
@@ -133,7 +137,14 @@ def _rules_of_section(
             parse_selection(f"{key}.devices", entry.devices),
             fails,
             nested,
+            threads=_threads(key, entry),
         )
+
+
+def _threads(key: str, entry: ReplicatedResource) -> ThreadRule:
+    if not isinstance(entry, LimitedResource) or entry.threads is None:
+        return ThreadStrategy.PROPORTIONAL
+    return parse_threads(f"{key}.threads", str(entry.threads))
 
 
 def _nested(

@@ -80,7 +80,8 @@ class MemorySharing(_Section, frozen=True):
     # A number without a unit is rejected later, with an error that lists the units.
     unit: str | int | float | None = None
     reserve: str | int | float | None = None
-    threads: str | None = None
+    # A number without a unit is rejected later, with an error that names the units.
+    threads: str | int | float | None = None
     advertise: str | None = None
     ids: str | None = None
     mps: Mps = Mps()
@@ -100,7 +101,12 @@ class ReplicatedResources(_Section, frozen=True):
     resources: tuple[ReplicatedResource, ...] = ()
 
 
+class LimitedResource(ReplicatedResource, frozen=True):
+    threads: str | int | float | None = None
+
+
 class LimitedResources(ReplicatedResources, frozen=True):
+    resources: tuple[LimitedResource, ...] = ()
     reserve: str | int | float | None = None
     advertise: str | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 
 from gpuslice.codes import Code
 from gpuslice.slicing.device import Device, mig_devices, whole
@@ -19,6 +20,7 @@ from gpuslice.slicing.replicas import NotShareable, SharedDevice, apply_replica_
 from gpuslice.slicing.resource_names import named, unmatched_patterns
 from gpuslice.slicing.rules import Advertise, MigStrategy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.selection import by_index, listed, refers_to
+from gpuslice.slicing.threads import share_of_threads
 
 
 @dataclass(frozen=True)
@@ -222,10 +224,12 @@ def _part(shared: SharedDevice) -> Part:
     limited = rule.strategy is SharingStrategy.MPS
     # By whole MiB, so that all replicas of a GPU together never get more than it has.
     memory_mib = (device.memory_mib - rule.reserve_mib) // rule.replicas
+    portion = Fraction(1, rule.replicas)
+    threads = share_of_threads(rule.threads, rule.replicas, portion, device.multiprocessors)
     return Part(
         device,
         replica_ids(device.uuid, rule.replicas),
-        Share(memory_mib, rule.replicas if limited else None),
+        Share(memory_mib, threads if limited else None),
         daemon=shared.resource if limited else None,
         numa_node=device.numa_node,
     )

@@ -13,6 +13,7 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.resource_names import NamedDevice
 from gpuslice.slicing.rules import ReplicaRule, SharingStrategy
 from gpuslice.slicing.selection import Selected, by_index, listed, refers_to, select
+from gpuslice.slicing.threads import why_no_threads
 
 _FIELDS = {SharingStrategy.TIME_SLICING: "sharing.timeSlicing", SharingStrategy.MPS: "sharing.mps"}
 
@@ -84,7 +85,7 @@ def _obstacle(device: Device, rule: ReplicaRule) -> str | None:
         return f"{why_not_limited(device)}. Use sharing.timeSlicing for it"
     if device.memory_mib - rule.reserve_mib < rule.replicas:
         return _too_small(device, rule)
-    return None
+    return why_no_threads(rule.threads, device.multiprocessors)
 
 
 def _too_small(device: Device, rule: ReplicaRule) -> str:

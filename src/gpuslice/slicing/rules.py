@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuslice.slicing.limits import ThreadShare
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 from gpuslice.slicing.units import GIB, MemoryUnit
 
 DEFAULT_NAME = "nvidia.com/gpu"
@@ -87,6 +87,8 @@ class ReplicaRule:
     # Memory of each device that no replica gets.
     reserve_mib: int = 0
     advertise: Advertise = Advertise.ONE_GPU
+    # The limit on threads of one replica.
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
 
     @property
     def resource(self) -> str:
@@ -111,7 +113,7 @@ class MemoryRule:
     unit: MemoryUnit = GIB
     # Memory of each GPU that no unit contains.
     reserve_mib: int = 0
-    threads: ThreadShare = ThreadShare.PROPORTIONAL
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
     ids: IdForm = IdForm.AUTO
     advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.

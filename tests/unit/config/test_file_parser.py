@@ -12,7 +12,6 @@ from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import DeviceList, LabelSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.unknown_keys import all_keys
-from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import (
     ALL,
     Advertise,
@@ -23,6 +22,7 @@ from gpuslice.slicing.rules import (
     Selection,
     SharingStrategy,
 )
+from gpuslice.slicing.threads import Multiprocessors, ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 from .conftest import Read
@@ -89,7 +89,7 @@ sharing:
     reserve: 512MiB
     advertise: all
     resources:
-      - {name: gpu, devices: ["0"], replicas: 3}
+      - {name: gpu, devices: ["0"], replicas: 3, threads: 20 SMs}
 imex: {channelIDs: [0], required: true}
 health: {enabled: false}
 """
@@ -115,6 +115,7 @@ def test_a_file_with_every_key(read: Read) -> None:
             False,
             reserve_mib=512,
             advertise=Advertise.ALL,
+            threads=Multiprocessors(20),
         ),
     )
     assert settings.rules.memory == MemoryRule(
@@ -122,7 +123,7 @@ def test_a_file_with_every_key(read: Read) -> None:
         "example.com/gpu-mem",
         MemoryUnit(512),
         1024,
-        ThreadShare.NONE,
+        ThreadStrategy.NONE,
         advertise=Advertise.ALL,
         ids=IdForm.SHORT,
         limited=True,
