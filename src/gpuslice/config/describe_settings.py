@@ -114,6 +114,7 @@ def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
         **_if_set("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
         **_if_set("advertise", strategy is SharingStrategy.MPS and chosen[0].advertise.value),
+        **_if_set("daemonLimits", chosen[0].daemon_limits and chosen[0].daemon_limits.value),
         "resources": [
             {
                 "name": rule.name,

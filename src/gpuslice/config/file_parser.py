@@ -30,7 +30,7 @@ from gpuslice.config.value_parsers import (
     parse_selection,
     parse_threads,
 )
-from gpuslice.slicing.rules import Advertise, NameRule, ReplicaRule, SharingStrategy
+from gpuslice.slicing.rules import Advertise, DaemonLimits, NameRule, ReplicaRule, SharingStrategy
 from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 
 _SHARED = ".shared"
@@ -74,10 +74,12 @@ def _replica_rules(sharing: Sharing) -> tuple[ReplicaRule, ...]:
         sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
     )
     reserve_mib, advertise = _reserve(sharing.mps), _advertise(sharing.mps)
+    daemon_limits = _daemon_limits(sharing.mps)
     mps = tuple(
-        replace(rule, reserve_mib=reserve_mib, advertise=advertise)
+        replace(rule, reserve_mib=reserve_mib, advertise=advertise, daemon_limits=daemon_limits)
         for rule in _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps")
     )
+    _check_daemon_limits(mps)
     _check_names(time_slicing, mps)
     _check_devices((*time_slicing, *mps))
     return (*time_slicing, *mps)
@@ -93,6 +95,24 @@ def _advertise(section: LimitedResources | None) -> Advertise:
     if section is None or section.advertise is None:
         return Advertise.ONE_GPU
     return parse_choice("sharing.mps.advertise", section.advertise, Advertise)
+
+
+def _daemon_limits(section: LimitedResources | None) -> DaemonLimits | None:
+    if section is None or section.daemon_limits is None:
+        return None
+    return parse_choice("sharing.mps.daemonLimits", section.daemon_limits, DaemonLimits)
+
+
+def _check_daemon_limits(rules: tuple[ReplicaRule, ...]) -> None:
+    """A limit of the daemon must not take from a container what it was granted."""
+    for rule in rules:
+        if rule.limited_by_daemon and not rule.fail_requests_greater_than_one:
+            raise ConfigError(
+                "sharing.mps.daemonLimits",
+                DaemonLimits.REPLICA.value,
+                "the daemon would limit a container with several replicas to one; use none, or "
+                "set failRequestsGreaterThanOne to true",
+            )
 
 
 def _rules_of_strategy(

@@ -109,6 +109,7 @@ class LimitedResources(ReplicatedResources, frozen=True):
     resources: tuple[LimitedResource, ...] = ()
     reserve: str | int | float | None = None
     advertise: str | None = None
+    daemon_limits: str | None = None
 
 
 class Sharing(_Section, frozen=True):

@@ -193,6 +193,9 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
         one_share_per_container=any(r.fail_requests_greater_than_one for r in replicating),
         nested=next(iter(nested), rules.nested),
         advertise=_advertise(replicating),
+        limited_by_daemon=(
+            bool(replicating) and all(rule.limited_by_daemon for rule in replicating)
+        ),
     )
     _check_nested(pool)
     _check_size(pool)

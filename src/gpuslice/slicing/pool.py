@@ -63,6 +63,8 @@ class Pool:
     # What one share is, where shares are units of memory.
     unit: MemoryUnit | None = None
     advertise: Advertise = Advertise.ALL
+    # Whether MPS control daemons limit every client to one share, in addition to its own limits.
+    limited_by_daemon: bool = False
 
     @property
     def count(self) -> int:

@@ -72,6 +72,13 @@ class Advertise(Enum):
     ALL = "all"  # those of all GPUs, for a scheduler that knows GPUs
 
 
+class DaemonLimits(Enum):
+    """What the MPS control daemon limits its clients to, in addition to their own limits."""
+
+    REPLICA = "replica"  # one replica: a program that removes its own limits does not get more
+    NONE = "none"  # the whole GPU: a client can only lower a limit of the daemon
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
     """The selected devices of the resource `name` are advertised several times."""
@@ -89,6 +96,17 @@ class ReplicaRule:
     advertise: Advertise = Advertise.ONE_GPU
     # The limit on threads of one replica.
     threads: ThreadRule = ThreadStrategy.PROPORTIONAL
+    # None: one replica, unless a container can get more.
+    daemon_limits: DaemonLimits | None = None
+
+    @property
+    def limited_by_daemon(self) -> bool:
+        """Whether the MPS control daemon limits every client to one replica."""
+        if self.strategy is not SharingStrategy.MPS:
+            return False
+        if self.daemon_limits is None:
+            return self.fail_requests_greater_than_one
+        return self.daemon_limits is DaemonLimits.REPLICA
 
     @property
     def resource(self) -> str:

@@ -15,6 +15,7 @@ from gpuslice.config.unknown_keys import all_keys
 from gpuslice.slicing.rules import (
     ALL,
     Advertise,
+    DaemonLimits,
     IdForm,
     MemoryRule,
     NameRule,
@@ -88,6 +89,7 @@ sharing:
     failRequestsGreaterThanOne: false
     reserve: 512MiB
     advertise: all
+    daemonLimits: none
     resources:
       - {name: gpu, devices: ["0"], replicas: 3, threads: 20 SMs}
 imex: {channelIDs: [0], required: true}
@@ -116,6 +118,7 @@ def test_a_file_with_every_key(read: Read) -> None:
             reserve_mib=512,
             advertise=Advertise.ALL,
             threads=Multiprocessors(20),
+            daemon_limits=DaemonLimits.NONE,
         ),
     )
     assert settings.rules.memory == MemoryRule(

@@ -91,6 +91,33 @@ def test_threads_of_replicas(read: Read, yaml: str, expected: ThreadRule) -> Non
     assert rule.threads == expected
 
 
+@pytest.mark.parametrize(
+    ("section", "limited"),
+    [
+        ("", True),
+        ("daemonLimits: replica, ", True),
+        ("daemonLimits: none, ", False),
+        ("failRequestsGreaterThanOne: false, ", False),
+        ("failRequestsGreaterThanOne: false, daemonLimits: none, ", False),
+    ],
+)
+def test_whether_the_daemon_limits_clients_to_one_replica(
+    read: Read, section: str, limited: bool
+) -> None:
+    [rule] = rules(read, f"{{{section}resources: [{{name: gpu, replicas: 2}}]}}", "mps")
+    assert rule.limited_by_daemon is limited
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["daemonLimits: replica, failRequestsGreaterThanOne: false", "daemonLimits: half"],
+)
+def test_limits_of_the_daemon_that_are_not_valid(read: Read, section: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
+        rules(read, f"{{{section}, resources: [{{name: gpu, replicas: 2}}]}}", "mps")
+    assert rejected.value.field == "sharing.mps.daemonLimits"
+
+
 @pytest.mark.parametrize("yaml", ["30", "0.3", "true", "0%", "101%", "0 SMs", "half", "20 sm"])
 def test_threads_that_are_neither_a_strategy_nor_an_amount(read: Read, yaml: str) -> None:
     with pytest.raises(ConfigError) as rejected:
