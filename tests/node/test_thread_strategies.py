@@ -57,7 +57,7 @@ def test_a_gpu_with_fewer_sms_than_the_limit_is_skipped(rig: Rig) -> None:
 )
 def test_replicas_have_the_threads_of_the_strategy(rig: Rig, threads: str, sms: list[int]) -> None:
     text = (
-        "sharing: {mps: {failRequestsGreaterThanOne: false, "
+        "sharing: {mps: {failRequestsGreaterThanOne: false, overcommit: allow, "
         f"resources: [{{name: gpu, replicas: 4, threads: {threads}}}]}}}}"
     )
     gpu = rig.node.gpus()[0].uuid

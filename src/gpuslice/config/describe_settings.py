@@ -112,21 +112,41 @@ def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
         return {}
     return {
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
-        **_if_set("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
-        **_if_set("advertise", strategy is SharingStrategy.MPS and chosen[0].advertise.value),
-        **_if_set("daemonLimits", chosen[0].daemon_limits and chosen[0].daemon_limits.value),
+        **(_limited_section(chosen[0]) if strategy is SharingStrategy.MPS else {}),
         "resources": [
             {
                 "name": rule.name,
                 **_if_set("rename", rule.rename),
                 "devices": _selection(rule.devices),
-                "replicas": rule.replicas,
-                **_if_set("threads", strategy is SharingStrategy.MPS and _threads(rule.threads)),
+                **({} if rule.shares else {"replicas": rule.replicas}),
+                **(_limited_entry(rule) if strategy is SharingStrategy.MPS else {}),
                 **_nested_key(rule),
             }
             for rule in chosen
         ],
     }
+
+
+def _limited_section(rule: ReplicaRule) -> dict[str, object]:
+    return {
+        **_if_set("reserve", rule.reserve_mib and _size(rule.reserve_mib)),
+        "advertise": rule.advertise.value,
+        **_if_set("daemonLimits", rule.daemon_limits and rule.daemon_limits.value),
+        "overcommit": rule.overcommit.value,
+    }
+
+
+def _limited_entry(rule: ReplicaRule) -> dict[str, object]:
+    shares = [
+        {
+            "name": share.name,
+            "memory": _size(share.memory_mib),
+            "threads": _threads(share.threads),
+            "count": share.count,
+        }
+        for share in rule.shares
+    ]
+    return {"threads": _threads(rule.threads), **_if_set("shares", shares)}
 
 
 def _name_rule(rule: NameRule) -> dict[str, object]:

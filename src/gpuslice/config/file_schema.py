@@ -101,8 +101,16 @@ class ReplicatedResources(_Section, frozen=True):
     resources: tuple[ReplicatedResource, ...] = ()
 
 
+class NamedShareEntry(_Section, frozen=True):
+    name: str | None = None
+    threads: str | int | float | None = None
+    memory: str | int | float | None = None
+    count: int = 1
+
+
 class LimitedResource(ReplicatedResource, frozen=True):
     threads: str | int | float | None = None
+    shares: tuple[NamedShareEntry, ...] | None = None
 
 
 class LimitedResources(ReplicatedResources, frozen=True):
@@ -110,6 +118,7 @@ class LimitedResources(ReplicatedResources, frozen=True):
     reserve: str | int | float | None = None
     advertise: str | None = None
     daemon_limits: str | None = None
+    overcommit: str | None = None
 
 
 class Sharing(_Section, frozen=True):

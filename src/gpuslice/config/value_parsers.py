@@ -127,6 +127,11 @@ def parse_memory_unit(field: str, text: str) -> MemoryUnit:
         raise ConfigError(field, text, str(error)) from error
 
 
+def parse_memory_size(field: str, text: str) -> int:
+    """In MiB, 1 or more."""
+    return parse_memory_unit(field, text).mib
+
+
 def parse_memory_reserve(field: str, text: str) -> int:
     """A size in MiB. Zero needs no unit."""
     if text.strip() == "0":

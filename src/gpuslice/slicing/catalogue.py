@@ -1,10 +1,12 @@
-"""GPUs and rules -> the pools of a node. Each device is in exactly one of them."""
+"""GPUs and rules -> the pools of a node.
+
+Each device is in exactly one of them, or its shares with names are in several.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 
 from gpuslice.codes import Code
 from gpuslice.slicing.device import Device, mig_devices, whole
@@ -20,7 +22,6 @@ from gpuslice.slicing.replicas import NotShareable, SharedDevice, apply_replica_
 from gpuslice.slicing.resource_names import named, unmatched_patterns
 from gpuslice.slicing.rules import Advertise, MigStrategy, ReplicaRule, Rules, SharingStrategy
 from gpuslice.slicing.selection import by_index, listed, refers_to
-from gpuslice.slicing.threads import share_of_threads
 
 
 @dataclass(frozen=True)
@@ -179,6 +180,7 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
             f"{resource} contains devices shared by time-slicing and devices shared by MPS: "
             "advertise one of them under another name (rename)",
         )
+    _check_named(resource, devices)
     nested = {one.nested for one in devices if one.nested is not None}
     if len(nested) > 1:
         raise SlicingError(
@@ -202,6 +204,17 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
     return pool
 
 
+def _check_named(resource: str, devices: Sequence[SharedDevice]) -> None:
+    """Only limits that a rule names may be advertised under the name of a share."""
+    named = [one for one in devices if one.rule is not None and one.rule.shares]
+    if named and len(named) < len(devices):
+        raise SlicingError(
+            Code.CONFLICTING_RULES,
+            f"{resource} is the name of a share and of other devices: rename one of them "
+            "(rename, resources.gpus)",
+        )
+
+
 def _check_nested(pool: Pool) -> None:
     """Which devices a rule names is known here only; `config.nested_rules` rejects the rest."""
     if pool.nested and pool.sharing is SharingStrategy.MPS:
@@ -219,21 +232,18 @@ def _advertise(rules: Sequence[ReplicaRule]) -> Advertise:
 
 
 def _part(shared: SharedDevice) -> Part:
-    device, rule = shared.device, shared.rule
-    if rule is None:
+    device, rule, shares = shared.device, shared.rule, shared.shares
+    if rule is None or shares is None:
         return Part(
             device, whole_id(device.uuid), Share(device.memory_mib), numa_node=device.numa_node
         )
     limited = rule.strategy is SharingStrategy.MPS
-    # By whole MiB, so that all replicas of a GPU together never get more than it has.
-    memory_mib = (device.memory_mib - rule.reserve_mib) // rule.replicas
-    portion = Fraction(1, rule.replicas)
-    threads = share_of_threads(rule.threads, rule.replicas, portion, device.multiprocessors)
     return Part(
         device,
-        replica_ids(device.uuid, rule.replicas),
-        Share(memory_mib, threads if limited else None),
-        daemon=shared.resource if limited else None,
+        shares.ids,
+        shares.share,
+        # One daemon for all shares of a GPU: in exclusive mode, a GPU has a single MPS server.
+        daemon=rule.resource if limited else None,
         numa_node=device.numa_node,
     )
 

@@ -79,12 +79,31 @@ class DaemonLimits(Enum):
     NONE = "none"  # the whole GPU: a client can only lower a limit of the daemon
 
 
+class Overcommit(Enum):
+    """What happens if the shares of a device together have more than it has."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShare:
+    """`count` shares of each device, with limits of their own and a resource of their own."""
+
+    name: str
+    memory_mib: int
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
     """The selected devices of the resource `name` are advertised several times."""
 
     strategy: SharingStrategy
     name: str
+    # The number of shares of each device.
     replicas: int
     # None: under their own name.
     rename: str | None = None
@@ -96,8 +115,11 @@ class ReplicaRule:
     advertise: Advertise = Advertise.ONE_GPU
     # The limit on threads of one replica.
     threads: ThreadRule = ThreadStrategy.PROPORTIONAL
-    # None: one replica, unless a container can get more.
+    # None: one replica, unless shares are uneven or a container can get several.
     daemon_limits: DaemonLimits | None = None
+    # Instead of equal replicas.
+    shares: tuple[NamedShare, ...] = ()
+    overcommit: Overcommit = Overcommit.REFUSE
 
     @property
     def limited_by_daemon(self) -> bool:
@@ -105,13 +127,21 @@ class ReplicaRule:
         if self.strategy is not SharingStrategy.MPS:
             return False
         if self.daemon_limits is None:
-            return self.fail_requests_greater_than_one
+            return self.fail_requests_greater_than_one and not self.shares
         return self.daemon_limits is DaemonLimits.REPLICA
 
     @property
     def resource(self) -> str:
-        """The name that replicas are advertised under."""
+        """The name that replicas are advertised under. Shares add their own to it."""
         return self.name if self.rename is None else self.rename
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Every name that the devices are advertised under."""
+        return tuple(map(self.resource_of, self.shares)) or (self.resource,)
+
+    def resource_of(self, share: NamedShare) -> str:
+        return f"{self.resource}.{share.name}"
 
 
 class IdForm(Enum):

@@ -18,12 +18,14 @@ from gpuslice.slicing.rules import (
     DaemonLimits,
     IdForm,
     MemoryRule,
+    NamedShare,
     NameRule,
+    Overcommit,
     ReplicaRule,
     Selection,
     SharingStrategy,
 )
-from gpuslice.slicing.threads import Multiprocessors, ThreadStrategy
+from gpuslice.slicing.threads import Multiprocessors, Percent, ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 from .conftest import Read
@@ -90,8 +92,10 @@ sharing:
     reserve: 512MiB
     advertise: all
     daemonLimits: none
+    overcommit: warn
     resources:
       - {name: gpu, devices: ["0"], replicas: 3, threads: 20 SMs}
+      - {name: gpu, devices: ["1"], shares: [{name: a, threads: 30%, memory: 1GiB, count: 2}]}
 imex: {channelIDs: [0], required: true}
 health: {enabled: false}
 """
@@ -119,6 +123,20 @@ def test_a_file_with_every_key(read: Read) -> None:
             advertise=Advertise.ALL,
             threads=Multiprocessors(20),
             daemon_limits=DaemonLimits.NONE,
+            overcommit=Overcommit.WARN,
+        ),
+        ReplicaRule(
+            MPS,
+            "nvidia.com/gpu",
+            2,
+            None,
+            Selection(references=("1",)),
+            False,
+            reserve_mib=512,
+            advertise=Advertise.ALL,
+            daemon_limits=DaemonLimits.NONE,
+            shares=(NamedShare("a", 1024, Percent(30), 2),),
+            overcommit=Overcommit.WARN,
         ),
     )
     assert settings.rules.memory == MemoryRule(
