@@ -16,7 +16,7 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
-from gpuslice.slicing.threads import share_of_threads, why_no_threads
+from gpuslice.slicing.threads import share_of_threads, why_no_threads, why_rounded
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
@@ -68,6 +68,12 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
         for gpu in gpus
         if reasons[gpu.uuid]
     ]
+    if rule.limited:
+        notices += [
+            Notice(Code.THREADS_ROUNDED, f"{_named(gpu)}: {reason}")
+            for gpu in sliced
+            if (reason := why_rounded(rule.threads, gpu.multiprocessors))
+        ]
     if not sliced:
         return None, notices
     ordered = sorted(sliced, key=lambda gpu: gpu.minor)

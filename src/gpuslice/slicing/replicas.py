@@ -13,7 +13,7 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.resource_names import NamedDevice
 from gpuslice.slicing.rules import Overcommit, ReplicaRule, SharingStrategy
 from gpuslice.slicing.selection import Selected, by_index, listed, refers_to, select
-from gpuslice.slicing.shares import EqualShares, excess, shares_of, why_too_small
+from gpuslice.slicing.shares import EqualShares, excess, roundings, shares_of, why_too_small
 
 _FIELDS = {SharingStrategy.TIME_SLICING: "sharing.timeSlicing", SharingStrategy.MPS: "sharing.mps"}
 
@@ -68,6 +68,10 @@ def apply_replica_rules(
         else:
             found = shares_of(entry.device, claim)
             notices += _overcommitted(entry.device, claim, found)
+            notices += [
+                Notice(Code.THREADS_ROUNDED, f"device {listed([entry.device])}: {reason}")
+                for reason in roundings(entry.device, claim)
+            ]
             nested = entry.nested if claim.nested is None else claim.nested
             shared += [
                 SharedDevice(entry.device, one.resource, claim, nested, one) for one in found

@@ -10,7 +10,13 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.device_ids import DeviceIds, named_ids, replica_ids
 from gpuslice.slicing.pool import Share
 from gpuslice.slicing.rules import ReplicaRule, SharingStrategy
-from gpuslice.slicing.threads import ThreadRule, Threads, share_of_threads, why_no_threads
+from gpuslice.slicing.threads import (
+    ThreadRule,
+    Threads,
+    share_of_threads,
+    why_no_threads,
+    why_rounded,
+)
 from gpuslice.slicing.units import describe_mib
 
 
@@ -60,6 +66,19 @@ def why_too_small(device: Device, rule: ReplicaRule) -> str | None:
         if reason is not None:
             return f"share {one.name}: {reason}"
     return None
+
+
+def roundings(device: Device, rule: ReplicaRule) -> Iterator[str]:
+    """A sentence for each number of SMs that MPS rounds on this device."""
+    if not rule.shares:
+        reasons = [why_rounded(rule.threads, device.multiprocessors)]
+    else:
+        reasons = [
+            f"share {one.name}: {reason}"
+            for one in rule.shares
+            if (reason := why_rounded(one.threads, device.multiprocessors))
+        ]
+    return filter(None, reasons)
 
 
 def excess(device: Device, rule: ReplicaRule, shares: Sequence[EqualShares]) -> str | None:

@@ -105,6 +105,16 @@ def why_no_threads(rule: ThreadRule, sms: int) -> str | None:
     return None
 
 
+def why_rounded(rule: ThreadRule, sms: int) -> str | None:
+    """A sentence for a number of SMs that no percentage gives exactly; None: one does."""
+    if not isinstance(rule, Multiprocessors) or not sms:
+        return None
+    found = sms_at(percentage_of(rule.count, sms), sms)
+    if found == rule.count:
+        return None
+    return f"no percentage gives {rule} of its {sms}, because MPS rounds: it is {found} SMs"
+
+
 def sms_at(percentage: int, sms: int) -> int:
     """The SMs that a client gets, as the driver rounds: down to whole TPCs, and at least one."""
     if percentage >= _WHOLE_GPU:

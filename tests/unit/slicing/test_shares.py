@@ -18,6 +18,7 @@ from gpuslice.slicing.grant import grant
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import (
+    MemoryRule,
     NamedShare,
     NameRule,
     Overcommit,
@@ -140,7 +141,7 @@ def test_several_equal_shares_of_a_container_add_up() -> None:
     [
         ([replace(LARGE, memory_mib=32769), SMALL], "40961 MiB of its 40960 MiB"),
         ([LARGE, replace(SMALL, threads=Percent(31))], "101% of its threads"),
-        ([replace(LARGE, count=2, threads=Multiprocessors(55))], "101.9% of its threads"),
+        ([replace(LARGE, count=2, threads=Multiprocessors(56))], "103.7% of its threads"),
     ],
 )
 def test_shares_that_exceed_the_gpu_follow_the_policy(shares: list[NamedShare], words: str) -> None:
@@ -175,7 +176,7 @@ def test_replicas_with_explicit_threads_follow_the_policy() -> None:
     "share",
     [
         NamedShare("a", 40961, Percent(1)),
-        NamedShare("a", 1024, Multiprocessors(109)),
+        NamedShare("a", 1024, Multiprocessors(110)),
     ],
 )
 def test_a_gpu_that_is_smaller_than_one_share_is_skipped(
@@ -194,6 +195,17 @@ def test_a_gpu_whose_number_of_sms_is_unknown_is_skipped_only_if_it_matters() ->
     assert shared(rule(LARGE, SMALL), gpus=unknown).notices == ()
     with pytest.raises(NothingToAdvertise, match="number of SMs is unknown"):
         shared(rule(replace(LARGE, threads=Multiprocessors(2))), gpus=unknown)
+
+
+def test_a_number_of_sms_that_mps_rounds_is_a_notice() -> None:
+    odd = NamedShare("a", 1024, Multiprocessors(21))
+    found = shared(rule(odd, NamedShare("b", 1024, Multiprocessors(20))))
+    assert codes(found) == [Code.THREADS_ROUNDED]
+    assert "share a: " in messages(found)[0]
+    replicas = ReplicaRule(SharingStrategy.MPS, GPU, 2, threads=Multiprocessors(21))
+    assert codes(shared(replicas)) == [Code.THREADS_ROUNDED]
+    limited = MemoryRule(threads=Multiprocessors(21), limited=True)
+    assert codes(catalogue([a100(0)], Rules(memory=limited))) == [Code.THREADS_ROUNDED]
 
 
 def test_mps_serves_at_most_48_shares_of_a_gpu() -> None:

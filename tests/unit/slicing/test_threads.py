@@ -16,6 +16,7 @@ from gpuslice.slicing.threads import (
     share_of_threads,
     sms_at,
     why_no_threads,
+    why_rounded,
 )
 
 # Of the GPUs that MPS can limit, from a Jetson to the largest.
@@ -95,3 +96,20 @@ def test_a_gpu_without_that_many_sms_is_skipped(
 ) -> None:
     found = why_no_threads(rule, sms)
     assert (found is None) if reason is None else (reason in (found or ""))
+
+
+@pytest.mark.parametrize(
+    ("rule", "sms", "rounded"),
+    [
+        (Multiprocessors(20), 108, None),
+        (Multiprocessors(21), 108, "it is 20 SMs"),
+        (Multiprocessors(1), 108, "it is 2 SMs"),
+        (Multiprocessors(108), 108, None),
+        (Percent(33), 108, None),
+    ],
+)
+def test_a_number_of_sms_that_mps_rounds_is_reported(
+    rule: ThreadRule, sms: int, rounded: str | None
+) -> None:
+    found = why_rounded(rule, sms)
+    assert (found is None) if rounded is None else (rounded in (found or ""))
