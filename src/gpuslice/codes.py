@@ -84,6 +84,8 @@ class Code(StrEnum):
     MIG_NOT_UNIFORM = "MIGNotUniform", "migStrategy single needs identical MIG devices."
     MIG_NOT_SLICEABLE = "MIGNotSliceable", "A GPU in MIG mode cannot be sliced by memory."
     INVALID_REPLICAS = "InvalidReplicas", "A number of replicas is out of range."
+    OVERCOMMITTED = "Overcommitted", "The shares of a GPU together have more than the GPU."
+    THREADS_ROUNDED = "ThreadsRounded", "MPS rounds a number of SMs, so containers get another one."
     INVALID_SIZE = "InvalidSize", "A memory size is not valid."
     INVALID_ALLOCATED_DEVICES = (
         "InvalidAllocatedDevices",

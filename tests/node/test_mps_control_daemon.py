@@ -189,6 +189,26 @@ def test_if_replicas_can_be_merged_the_daemon_has_no_default_limits(rig: Rig) ->
     assert commands == {"get_default_active_thread_percentage", "quit"}
 
 
+def test_without_limits_of_the_daemon_those_of_the_container_are_the_only_ones(rig: Rig) -> None:
+    def text(limits: str) -> str:
+        resources = "[{name: gpu, replicas: 4}]"
+        return f"sharing: {{mps: {{daemonLimits: {limits}, resources: {resources}}}}}"
+
+    gpu = rig.node.gpus()[0].uuid
+    with served(rig, text("none")), advertised(rig, GPU):
+        assert bare(rig).device["limit_bytes"] is None
+        assert bare(rig).device["sms"] == 40
+        [device] = rig.contained(rig.allocate(GPU, f"{gpu}::0"), "info")["devices"]
+        assert (device["limit_bytes"], device["sms"]) == (3840 * MIB, 10)
+        # The switch needs no restart, in either direction.
+        before = daemons(rig)
+        for limits, memory_mib, sms in (("replica", 3840, 10), ("none", 15360, 40)):
+            rig.config(text(limits))
+            eventually(partial(has_limit, rig, memory_mib * MIB), limits)
+            assert bare(rig).device["sms"] == sms
+        assert daemons(rig) == before
+
+
 def test_shared_memory_is_mounted_once_and_stays_mounted(rig: Rig) -> None:
     command = f"{BIN / 'mps-control-daemon'} mount-shm"
     script = f"""

@@ -22,6 +22,7 @@ from gpuslice.config.value_parsers import (
     parse_memory_reserve,
     parse_memory_selection,
     parse_memory_unit,
+    parse_threads,
 )
 from gpuslice.config.xid_list import parse_xid_list
 from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules, Selection
@@ -97,6 +98,7 @@ def _memory(
     resource = options.text("resource", base.resource)
     check_resource_name("resource", resource)
     unit, reserve = options.get("memory-unit"), options.get("memory-reserve")
+    threads = options.get("threads")
     rule = MemoryRule(
         devices=selection or ALL,
         resource=resource,
@@ -106,7 +108,7 @@ def _memory(
             if reserve is None
             else parse_memory_reserve(reserve.source, reserve.text)
         ),
-        threads=options.choice("threads", base.threads),
+        threads=base.threads if threads is None else parse_threads(threads.source, threads.text),
         ids=options.choice("memory-ids", base.ids),
         advertise=options.choice("memory-advertise", base.advertise),
         limited=mps.pipe is not None,

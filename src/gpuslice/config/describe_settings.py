@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpuslice.slicing.rules import NameRule, ReplicaRule, Selection, SharingStrategy
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 from gpuslice.slicing.units import describe_mib
 
 if TYPE_CHECKING:
@@ -98,7 +99,7 @@ def _memory(settings: Settings) -> dict[str, object]:
         "devices": _selection(memory.devices),
         "unit": str(memory.unit),
         "reserve": _size(memory.reserve_mib),
-        "threads": memory.threads.value,
+        "threads": _threads(memory.threads),
         "advertise": memory.advertise.value,
         "ids": memory.ids.value,
         "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
@@ -111,19 +112,41 @@ def _replicas(rules: Sequence[ReplicaRule], strategy: SharingStrategy) -> dict[s
         return {}
     return {
         "failRequestsGreaterThanOne": chosen[0].fail_requests_greater_than_one,
-        **_if_set("reserve", chosen[0].reserve_mib and _size(chosen[0].reserve_mib)),
-        **_if_set("advertise", strategy is SharingStrategy.MPS and chosen[0].advertise.value),
+        **(_limited_section(chosen[0]) if strategy is SharingStrategy.MPS else {}),
         "resources": [
             {
                 "name": rule.name,
                 **_if_set("rename", rule.rename),
                 "devices": _selection(rule.devices),
-                "replicas": rule.replicas,
+                **({} if rule.shares else {"replicas": rule.replicas}),
+                **(_limited_entry(rule) if strategy is SharingStrategy.MPS else {}),
                 **_nested_key(rule),
             }
             for rule in chosen
         ],
     }
+
+
+def _limited_section(rule: ReplicaRule) -> dict[str, object]:
+    return {
+        **_if_set("reserve", rule.reserve_mib and _size(rule.reserve_mib)),
+        "advertise": rule.advertise.value,
+        **_if_set("daemonLimits", rule.daemon_limits and rule.daemon_limits.value),
+        "overcommit": rule.overcommit.value,
+    }
+
+
+def _limited_entry(rule: ReplicaRule) -> dict[str, object]:
+    shares = [
+        {
+            "name": share.name,
+            "memory": _size(share.memory_mib),
+            "threads": _threads(share.threads),
+            "count": share.count,
+        }
+        for share in rule.shares
+    ]
+    return {"threads": _threads(rule.threads), **_if_set("shares", shares)}
 
 
 def _name_rule(rule: NameRule) -> dict[str, object]:
@@ -132,6 +155,10 @@ def _name_rule(rule: NameRule) -> dict[str, object]:
 
 def _nested_key(rule: NameRule | ReplicaRule) -> dict[str, object]:
     return {} if rule.nested is None else {"nested": "host" if rule.nested else "off"}
+
+
+def _threads(rule: ThreadRule) -> str:
+    return rule.value if isinstance(rule, ThreadStrategy) else str(rule)
 
 
 def _size(mib: int) -> str:

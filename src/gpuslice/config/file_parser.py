@@ -12,12 +12,15 @@ from gpuslice.config.file_content import FileContent
 from gpuslice.config.file_flags import option_values_in_file
 from gpuslice.config.file_schema import (
     GfdFlags,
+    LimitedResource,
     LimitedResources,
     NamedDevices,
+    ReplicatedResource,
     ReplicatedResources,
     Sharing,
     read_config_file,
 )
+from gpuslice.config.named_shares import parse_named_shares
 from gpuslice.config.nested_rules import shares_of_nested_node
 from gpuslice.config.settings import LabelSettings, Nested
 from gpuslice.config.value_parsers import (
@@ -26,8 +29,18 @@ from gpuslice.config.value_parsers import (
     parse_memory_reserve,
     parse_resource_name,
     parse_selection,
+    parse_threads,
 )
-from gpuslice.slicing.rules import Advertise, NameRule, ReplicaRule, SharingStrategy
+from gpuslice.slicing.rules import (
+    Advertise,
+    DaemonLimits,
+    NamedShare,
+    NameRule,
+    Overcommit,
+    ReplicaRule,
+    SharingStrategy,
+)
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 
 _SHARED = ".shared"
 _NO_NAME = "no name specified; use a resource name, for example nvidia.com/gpu"
@@ -69,14 +82,33 @@ def _replica_rules(sharing: Sharing) -> tuple[ReplicaRule, ...]:
     time_slicing = _rules_of_strategy(
         sharing.time_slicing, SharingStrategy.TIME_SLICING, "sharing.timeSlicing"
     )
-    reserve_mib, advertise = _reserve(sharing.mps), _advertise(sharing.mps)
-    mps = tuple(
-        replace(rule, reserve_mib=reserve_mib, advertise=advertise)
-        for rule in _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps")
-    )
+    mps = _limited(sharing.mps, _rules_of_strategy(sharing.mps, SharingStrategy.MPS, "sharing.mps"))
+    _check_daemon_limits(mps)
     _check_names(time_slicing, mps)
     _check_devices((*time_slicing, *mps))
     return (*time_slicing, *mps)
+
+
+def _limited(
+    section: LimitedResources | None, rules: tuple[ReplicaRule, ...]
+) -> tuple[ReplicaRule, ...]:
+    """The rules with what the section sets for all of them."""
+    return tuple(
+        replace(
+            rule,
+            reserve_mib=_reserve(section),
+            advertise=_advertise(section),
+            daemon_limits=_daemon_limits(section),
+            overcommit=_overcommit(section),
+        )
+        for rule in rules
+    )
+
+
+def _overcommit(section: LimitedResources | None) -> Overcommit:
+    if section is None or section.overcommit is None:
+        return Overcommit.REFUSE
+    return parse_choice("sharing.mps.overcommit", section.overcommit, Overcommit)
 
 
 def _reserve(section: LimitedResources | None) -> int:
@@ -89,6 +121,33 @@ def _advertise(section: LimitedResources | None) -> Advertise:
     if section is None or section.advertise is None:
         return Advertise.ONE_GPU
     return parse_choice("sharing.mps.advertise", section.advertise, Advertise)
+
+
+def _daemon_limits(section: LimitedResources | None) -> DaemonLimits | None:
+    if section is None or section.daemon_limits is None:
+        return None
+    return parse_choice("sharing.mps.daemonLimits", section.daemon_limits, DaemonLimits)
+
+
+def _check_daemon_limits(rules: tuple[ReplicaRule, ...]) -> None:
+    """A limit of the daemon must not take from a container what it was granted."""
+    for rule in rules:
+        if not rule.limited_by_daemon:
+            continue
+        if rule.shares:
+            raise ConfigError(
+                "sharing.mps.daemonLimits",
+                DaemonLimits.REPLICA.value,
+                f"the shares of {rule.name} differ, and the daemon has the same limits for all of "
+                "them; use none",
+            )
+        if not rule.fail_requests_greater_than_one:
+            raise ConfigError(
+                "sharing.mps.daemonLimits",
+                DaemonLimits.REPLICA.value,
+                "the daemon would limit a container with several replicas to one; use none, or "
+                "set failRequestsGreaterThanOne to true",
+            )
 
 
 def _rules_of_strategy(
@@ -117,23 +176,41 @@ def _rules_of_section(
         key = f"{section_key}.resources[{position}]"
         if not entry.name:
             raise ConfigError(f"{key}.name", entry.name, _NO_NAME)
-        if entry.replicas is None or entry.replicas < 1:
-            # NVIDIA's words, for people who search for them.
-            raise ConfigError(f"{key}.replicas", entry.replicas, "number of replicas must be >= 1")
         name = parse_resource_name(f"{key}.name", entry.name)
         nested = _nested(f"{key}.nested", entry.nested)
         if nested and strategy is SharingStrategy.MPS:
             raise shares_of_nested_node(f"{key}.nested", entry.nested, name)
         rename = entry.rename or (name + _SHARED if section.rename_by_default else None)
+        if rename is not None:
+            rename = parse_resource_name(f"{key}.rename", rename)
+        threads = _threads(key, entry)
+        shares: tuple[NamedShare, ...] = ()
+        if isinstance(entry, LimitedResource):
+            shares = parse_named_shares(key, entry, rename or name, threads)
         yield ReplicaRule(
             strategy,
             name,
-            entry.replicas,
-            None if rename is None else parse_resource_name(f"{key}.rename", rename),
+            sum(share.count for share in shares) if shares else _replicas(key, entry),
+            rename,
             parse_selection(f"{key}.devices", entry.devices),
             fails,
             nested,
+            threads=threads,
+            shares=shares,
         )
+
+
+def _replicas(key: str, entry: ReplicatedResource) -> int:
+    if entry.replicas is None or entry.replicas < 1:
+        # NVIDIA's words, for people who search for them.
+        raise ConfigError(f"{key}.replicas", entry.replicas, "number of replicas must be >= 1")
+    return entry.replicas
+
+
+def _threads(key: str, entry: ReplicatedResource) -> ThreadRule:
+    if not isinstance(entry, LimitedResource) or entry.threads is None:
+        return ThreadStrategy.PROPORTIONAL
+    return parse_threads(f"{key}.threads", str(entry.threads))
 
 
 def _nested(
@@ -153,13 +230,17 @@ def _nested(
 
 
 def _check_names(time_slicing: tuple[ReplicaRule, ...], mps: tuple[ReplicaRule, ...]) -> None:
-    both = {rule.resource for rule in time_slicing} & {rule.resource for rule in mps}
+    both = _names(time_slicing) & _names(mps)
     if both:
         raise ConfigError(
             "sharing.mps",
             sorted(both)[0],
             "sharing.timeSlicing uses the same resource name; set rename for one of them",
         )
+
+
+def _names(rules: tuple[ReplicaRule, ...]) -> set[str]:
+    return {name for rule in rules for name in rule.resources}
 
 
 def _check_devices(rules: tuple[ReplicaRule, ...]) -> None:

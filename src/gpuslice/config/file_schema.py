@@ -80,7 +80,8 @@ class MemorySharing(_Section, frozen=True):
     # A number without a unit is rejected later, with an error that lists the units.
     unit: str | int | float | None = None
     reserve: str | int | float | None = None
-    threads: str | None = None
+    # A number without a unit is rejected later, with an error that names the units.
+    threads: str | int | float | None = None
     advertise: str | None = None
     ids: str | None = None
     mps: Mps = Mps()
@@ -100,9 +101,24 @@ class ReplicatedResources(_Section, frozen=True):
     resources: tuple[ReplicatedResource, ...] = ()
 
 
+class NamedShareEntry(_Section, frozen=True):
+    name: str | None = None
+    threads: str | int | float | None = None
+    memory: str | int | float | None = None
+    count: int = 1
+
+
+class LimitedResource(ReplicatedResource, frozen=True):
+    threads: str | int | float | None = None
+    shares: tuple[NamedShareEntry, ...] | None = None
+
+
 class LimitedResources(ReplicatedResources, frozen=True):
+    resources: tuple[LimitedResource, ...] = ()
     reserve: str | int | float | None = None
     advertise: str | None = None
+    daemon_limits: str | None = None
+    overcommit: str | None = None
 
 
 class Sharing(_Section, frozen=True):

@@ -279,4 +279,4 @@ def _device_resources(settings: Settings) -> Iterator[str]:
     """Resource names of devices, as far as they are known without the hardware."""
     rules = settings.rules
     yield from (rule.name for rule in (*rules.gpus, *(rules.mig or ())))
-    yield from (rule.resource for rule in rules.replicas)
+    yield from (name for rule in rules.replicas for name in rule.resources)

@@ -10,6 +10,7 @@ from gpuslice.codes import Code
 from gpuslice.gpus.kernel_gpus import read_kernel_gpus
 from gpuslice.gpus.mig_capabilities import Capabilities, read_capabilities
 from gpuslice.gpus.mig_devices import read_mig_devices
+from gpuslice.gpus.multiprocessors import read_multiprocessors
 from gpuslice.gpus.nvml import GpuHandle, Nonsense, Nvml, NvmlError
 from gpuslice.gpus.pci import numa_node
 from gpuslice.gpus.plausible import duplicate_mig_uuids, duplicates, gpu_problem
@@ -166,13 +167,15 @@ class _Reading:
         mig_mode: bool | None,
     ) -> Gpu:
         minor, bus_id = handle.minor(), handle.pci_bus_id()
+        capability = handle.compute_capability()
         return Gpu(
             uuid=handle.uuid(),
             index=handle.index,
             minor=minor,
             name=name,
             memory_mib=memory_mib,
-            compute_capability=handle.compute_capability(),
+            compute_capability=capability,
+            multiprocessors=read_multiprocessors(handle, capability),
             numa_node=numa_node(self._sysfs, bus_id),
             pci_bus_id=bus_id,
             nodes=(f"/dev/nvidia{minor}",),

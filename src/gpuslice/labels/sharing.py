@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import Rules, SharingStrategy
@@ -31,12 +31,15 @@ NOT_ADVERTISED = Sharing(0)
 
 def sharing_of(pools: Sequence[Pool], rules: Rules) -> dict[str, Sharing]:
     """By UUID of the device."""
-    renamed = {rule.rename for rule in rules.replicas if rule.rename not in (None, rule.name)}
-    return {
-        part.device.uuid: _sharing(pool, part, own_name=pool.resource not in renamed)
-        for pool in pools
-        for part in pool.parts
-    }
+    renamed = {name for rule in rules.replicas for name in rule.resources if name != rule.name}
+    found: dict[str, Sharing] = {}
+    for pool in pools:
+        for part in pool.parts:
+            one = _sharing(pool, part, own_name=pool.resource not in renamed)
+            known = found.get(part.device.uuid, NOT_ADVERTISED)
+            # Shares with names: a device has as many as all of them together.
+            found[part.device.uuid] = replace(one, replicas=known.replicas + one.replicas)
+    return found
 
 
 def most_common(uuids: Iterable[str], sharing: Mapping[str, Sharing]) -> Sharing:

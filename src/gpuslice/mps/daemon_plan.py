@@ -10,6 +10,7 @@ from gpuslice.mps.driver_support import has_multi_user_servers
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.selection import by_index
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +19,10 @@ class DaemonSpec:
 
     resource: str
     gpus: tuple[str, ...]
-    # The most that one container can get of each GPU.
+    # What it limits its clients to on each GPU, in addition to their own limits.
     max_limits: tuple[Limits, ...]
-    # Whether a container can get several replicas of a GPU.
-    merges: bool
+    # Whether that is less than the whole GPU.
+    limited: bool
     # Whether clients of all users share one server. Otherwise clients of other users wait.
     multi_user: bool
 
@@ -41,9 +42,9 @@ def uses_mps(settings: Settings) -> bool:
 def plan_daemons(pools: Iterable[Pool], present: Iterable[str], driver_version: str) -> DaemonPlan:
     """`present`: all GPUs of the node, including those that are not this node's to advertise."""
     multi_user = has_multi_user_servers(driver_version)
-    daemons = tuple(
-        _spec(pool, multi_user=multi_user) for pool in pools if pool.sharing is SharingStrategy.MPS
-    )
+    shared = [pool for pool in pools if pool.sharing is SharingStrategy.MPS]
+    names = sorted({name for pool in shared for name in pool.daemons})
+    daemons = tuple(_spec(name, shared, multi_user=multi_user) for name in names)
     return DaemonPlan(daemons, frozenset(present))
 
 
@@ -57,19 +58,20 @@ def can_stay(running: Sequence[str], wanted: Sequence[str], present: frozenset[s
     return set(wanted) <= set(running) and not surplus & present
 
 
-def _spec(pool: Pool, *, multi_user: bool) -> DaemonSpec:
-    # Parts without replicas are whole GPUs of the same name, which do not use MPS.
-    shared = [part for part in pool.parts if part.is_shared]
-    merges = not pool.one_share_per_container
+def _spec(name: str, pools: Sequence[Pool], *, multi_user: bool) -> DaemonSpec:
+    served = [(pool, part) for pool in pools for part in pool.parts if part.daemon == name]
+    limited = all(pool.limited_by_daemon for pool, _ in served)
+    # Several pools can have shares of one GPU.
+    by_gpu = {part.device.uuid: part for _, part in served}
+    parts = sorted(by_gpu.values(), key=lambda part: by_index(part.device))
     return DaemonSpec(
-        pool.resource,
-        tuple(part.device.uuid for part in shared),
-        tuple(_max_limits(part, merges=merges) for part in shared),
-        merges,
+        name,
+        tuple(part.device.uuid for part in parts),
+        tuple(part.share.times(1) if limited else _whole(part) for part in parts),
+        limited,
         multi_user,
     )
 
 
-def _max_limits(part: Part, *, merges: bool) -> Limits:
-    """Computed like the limits of containers, so that a default never reduces them."""
-    return part.share.times(part.count if merges else 1)
+def _whole(part: Part) -> Limits:
+    return Limits(part.device.memory_mib, 100)

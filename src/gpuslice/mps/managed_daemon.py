@@ -233,16 +233,16 @@ class ManagedDaemon:
             raise error
 
     async def _set_defaults(self, wanted: DaemonSpec) -> None:
-        """None if replicas can be merged, because a client can only lower a default."""
+        """None if the daemon does not limit its clients: they can only lower a default."""
         commands = default_commands(wanted, self.serves)
-        if commands == self._defaults or (wanted.merges and self._defaults == ()):
+        if commands == self._defaults or (not wanted.limited and self._defaults == ()):
             return
         self._defaults = None
         await set_defaults(self._control, wanted, self.serves)
         self._defaults = commands
 
     async def _set_first_defaults(self, wanted: DaemonSpec) -> None:
-        if wanted.merges:
+        if not wanted.limited:
             return
         try:
             await set_first_defaults(self._control, wanted, self.serves)

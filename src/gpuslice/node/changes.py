@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpuslice.codes import Code
 from gpuslice.gpus.faults import Fault
 from gpuslice.node.snapshot import Problem, Snapshot
-from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.pool import Part, Pool
 from gpuslice.telemetry.logs import LogLevel
 
 
@@ -89,8 +89,18 @@ def _advertised(before: Pool | None, pool: Pool) -> Iterator[Change]:
                     "uuid": part.device.uuid,
                     "model": part.device.model,
                     "devices": part.count,
+                    **_limit_fields(part),
                 },
             )
+
+
+def _limit_fields(part: Part) -> dict[str, object]:
+    """What MPS limits a container with one share to."""
+    if part.daemon is None:
+        return {}
+    limits = part.share.times(1)
+    threads = "none" if limits.threads_percent is None else limits.threads_percent
+    return {"memory_mib": limits.memory_mib, "threads_percent": threads}
 
 
 def _faults(before: Snapshot, after: Snapshot) -> Iterator[Change]:

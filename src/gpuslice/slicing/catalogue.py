@@ -1,4 +1,7 @@
-"""GPUs and rules -> the pools of a node. Each device is in exactly one of them."""
+"""GPUs and rules -> the pools of a node.
+
+Each device is in exactly one of them, or its shares with names are in several.
+"""
 
 from __future__ import annotations
 
@@ -177,6 +180,7 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
             f"{resource} contains devices shared by time-slicing and devices shared by MPS: "
             "advertise one of them under another name (rename)",
         )
+    _check_named(resource, devices)
     nested = {one.nested for one in devices if one.nested is not None}
     if len(nested) > 1:
         raise SlicingError(
@@ -191,10 +195,24 @@ def _pool(devices: Sequence[SharedDevice], rules: Rules) -> Pool:
         one_share_per_container=any(r.fail_requests_greater_than_one for r in replicating),
         nested=next(iter(nested), rules.nested),
         advertise=_advertise(replicating),
+        limited_by_daemon=(
+            bool(replicating) and all(rule.limited_by_daemon for rule in replicating)
+        ),
     )
     _check_nested(pool)
     _check_size(pool)
     return pool
+
+
+def _check_named(resource: str, devices: Sequence[SharedDevice]) -> None:
+    """Only limits that a rule names may be advertised under the name of a share."""
+    named = [one for one in devices if one.rule is not None and one.rule.shares]
+    if named and len(named) < len(devices):
+        raise SlicingError(
+            Code.CONFLICTING_RULES,
+            f"{resource} is the name of a share and of other devices: rename one of them "
+            "(rename, resources.gpus)",
+        )
 
 
 def _check_nested(pool: Pool) -> None:
@@ -214,19 +232,18 @@ def _advertise(rules: Sequence[ReplicaRule]) -> Advertise:
 
 
 def _part(shared: SharedDevice) -> Part:
-    device, rule = shared.device, shared.rule
-    if rule is None:
+    device, rule, shares = shared.device, shared.rule, shared.shares
+    if rule is None or shares is None:
         return Part(
             device, whole_id(device.uuid), Share(device.memory_mib), numa_node=device.numa_node
         )
     limited = rule.strategy is SharingStrategy.MPS
-    # By whole MiB, so that all replicas of a GPU together never get more than it has.
-    memory_mib = (device.memory_mib - rule.reserve_mib) // rule.replicas
     return Part(
         device,
-        replica_ids(device.uuid, rule.replicas),
-        Share(memory_mib, rule.replicas if limited else None),
-        daemon=shared.resource if limited else None,
+        shares.ids,
+        shares.share,
+        # One daemon for all shares of a GPU: in exclusive mode, a GPU has a single MPS server.
+        daemon=rule.resource if limited else None,
         numa_node=device.numa_node,
     )
 

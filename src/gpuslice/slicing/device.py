@@ -26,6 +26,8 @@ class Device:
     mig: MigDevice | None = None
     # The N of that GPU's /dev/nvidiaN; None for a placeholder.
     minor: int | None = None
+    # 0: unknown.
+    multiprocessors: int = 0
 
     @property
     def is_mig(self) -> bool:
@@ -44,6 +46,7 @@ def whole(gpu: Gpu) -> Device:
         numa_node=gpu.numa_node,
         model=gpu.name,
         mig_enabled=gpu.mig_enabled,
+        multiprocessors=gpu.multiprocessors,
     )
 
 
@@ -62,6 +65,7 @@ def mig_devices(gpu: Gpu) -> tuple[Device, ...]:
             model=gpu.name,
             mig_enabled=gpu.mig_enabled,
             mig=mig,
+            multiprocessors=mig.multiprocessors,
         )
         for mig in gpu.mig
     )

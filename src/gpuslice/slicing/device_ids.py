@@ -44,6 +44,11 @@ def replica_ids(uuid: str, replicas: int) -> DeviceIds:
     return DeviceIds(f"{uuid}::", replicas)
 
 
+def named_ids(uuid: str, name: str, count: int) -> DeviceIds:
+    """`<uuid>::<name>-<number>`. Tools that know replicas find the GPU before the colons."""
+    return DeviceIds(f"{uuid}::{name}-", count)
+
+
 def unit_ids(uuid: str, units: int) -> DeviceIds:
     """`<uuid>-_-<unit>`, as gpushare names them."""
     return DeviceIds(f"{uuid}-_-", units)

@@ -42,3 +42,5 @@ class Gpu:
     mig_capable: bool = False
     mig_enabled: bool = False
     mig: tuple[MigDevice, ...] = ()
+    # 0: unknown.
+    multiprocessors: int = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.gpu import Gpu
@@ -12,13 +11,6 @@ from gpuslice.slicing.gpu import Gpu
 VOLTA = (7, 0)
 # CUDA contexts that MPS serves per GPU at its default settings. Drivers from 590 on serve more.
 MPS_CLIENTS_PER_GPU = 48
-
-
-class ThreadShare(Enum):
-    """How a share of memory translates into a share of the GPU's threads."""
-
-    PROPORTIONAL = "proportional"
-    NONE = "none"
 
 
 @dataclass(frozen=True, slots=True)

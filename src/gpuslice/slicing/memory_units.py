@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from fractions import Fraction
 
 from gpuslice.codes import Code
 from gpuslice.slicing.device import mig_devices, whole
 from gpuslice.slicing.device_ids import DeviceIds, short_unit_ids, unit_ids
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu
-from gpuslice.slicing.limits import ThreadShare, can_limit, why_not_limited
+from gpuslice.slicing.limits import can_limit, why_not_limited
 from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
+from gpuslice.slicing.threads import share_of_threads, why_no_threads, why_rounded
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
@@ -60,13 +62,19 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
 
     Raises SlicingError if the device list would be too long for the kubelet.
     """
-    usable = [gpu for gpu in gpus if not rule.limited or can_limit(gpu)]
-    sliced = [gpu for gpu in usable if _units(gpu, rule)]
+    reasons = {gpu.uuid: _why_skipped(gpu, rule) for gpu in gpus}
+    sliced = [gpu for gpu in gpus if not reasons[gpu.uuid]]
     notices = [
-        Notice(Code.GPU_SKIPPED, f"skipping {_named(gpu)}: {reason}")
+        Notice(Code.GPU_SKIPPED, f"skipping {_named(gpu)}: {reasons[gpu.uuid]}")
         for gpu in gpus
-        if (reason := _why_skipped(gpu, rule))
+        if reasons[gpu.uuid]
     ]
+    if rule.limited:
+        notices += [
+            Notice(Code.THREADS_ROUNDED, f"{_named(gpu)}: {reason}")
+            for gpu in sliced
+            if (reason := why_rounded(rule.threads, gpu.multiprocessors))
+        ]
     if not sliced:
         return None, notices
     ordered = sorted(sliced, key=lambda gpu: gpu.minor)
@@ -101,11 +109,13 @@ def _fitting(pool: Pool, rule: MemoryRule) -> Pool:
 
 
 def _part(gpu: Gpu, units: int, rule: MemoryRule) -> Part:
-    threads_of = units if rule.threads is ThreadShare.PROPORTIONAL else None
+    threads = share_of_threads(
+        rule.threads, units, Fraction(1, units), gpu.multiprocessors, per_container=True
+    )
     return Part(
         whole(gpu),
         _ids(gpu, units, rule.ids),
-        Share(rule.unit.mib, threads_of),
+        Share(rule.unit.mib, threads),
         daemon=rule.resource if rule.limited else None,
         numa_node=gpu.numa_node,
     )
@@ -130,6 +140,8 @@ def _units(gpu: Gpu, rule: MemoryRule) -> int:
 def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
     if rule.limited and not can_limit(gpu):
         return f"{why_not_limited(gpu)}. Without mps-pipe, memory is counted and not limited"
+    if rule.limited and (reason := why_no_threads(rule.threads, gpu.multiprocessors)):
+        return reason
     if not _units(gpu, rule):
         return (
             f"its memory of {gpu.memory_mib} MiB, of which {rule.reserve_mib} MiB are reserved, is "

@@ -9,6 +9,7 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.device_ids import DeviceIds
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.rules import Advertise, SharingStrategy
+from gpuslice.slicing.threads import Threads
 from gpuslice.slicing.units import MemoryUnit
 
 
@@ -17,18 +18,12 @@ class Share:
     """What one device id stands for."""
 
     memory_mib: int
-    # One of this many equal shares of the threads; None: threads are not limited.
-    threads_of: int | None = None
+    # None: threads are not limited.
+    threads: Threads | None = None
 
     def times(self, count: int) -> Limits:
-        """The limits of a container that has `count` of them.
-
-        The percentage is rounded down once, not per share, and never to 0: MPS accepts 1 to 100,
-        and 0 would be no limit.
-        """
-        percent = None
-        if self.threads_of is not None:
-            percent = min(100, max(1, 100 * count // self.threads_of))
+        """The limits of a container that has `count` of them."""
+        percent = None if self.threads is None else self.threads.times(count)
         return Limits(self.memory_mib * count, percent)
 
 
@@ -68,6 +63,8 @@ class Pool:
     # What one share is, where shares are units of memory.
     unit: MemoryUnit | None = None
     advertise: Advertise = Advertise.ALL
+    # Whether MPS control daemons limit every client to one share, in addition to its own limits.
+    limited_by_daemon: bool = False
 
     @property
     def count(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuslice.codes import Code
@@ -11,20 +11,26 @@ from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.limits import MPS_CLIENTS_PER_GPU, can_limit, why_not_limited
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.resource_names import NamedDevice
-from gpuslice.slicing.rules import ReplicaRule, SharingStrategy
+from gpuslice.slicing.rules import Overcommit, ReplicaRule, SharingStrategy
 from gpuslice.slicing.selection import Selected, by_index, listed, refers_to, select
+from gpuslice.slicing.shares import EqualShares, excess, roundings, shares_of, why_too_small
 
 _FIELDS = {SharingStrategy.TIME_SLICING: "sharing.timeSlicing", SharingStrategy.MPS: "sharing.mps"}
 
 
 @dataclass(frozen=True, slots=True)
 class SharedDevice:
-    """A device, the resource it belongs to, and the rule that replicates it, if any."""
+    """A device in a resource, and the rule that shares it, if any.
+
+    A device whose shares have names is in several resources.
+    """
 
     device: Device
     resource: str
     rule: ReplicaRule | None = None
     nested: bool | None = None
+    # Its shares in this resource, if there is a rule.
+    shares: EqualShares | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,16 +63,35 @@ def apply_replica_rules(
         if obstacle is not None:
             message = f"skipping device {listed([entry.device])}: {obstacle}"
             notices.append(Notice(Code.GPU_SKIPPED, message))
+        elif claim is None:
+            shared.append(SharedDevice(entry.device, entry.name, nested=entry.nested))
         else:
-            shared.append(_shared(entry, claim))
+            found = shares_of(entry.device, claim)
+            notices += _overcommitted(entry.device, claim, found)
+            notices += [
+                Notice(Code.THREADS_ROUNDED, f"device {listed([entry.device])}: {reason}")
+                for reason in roundings(entry.device, claim)
+            ]
+            nested = entry.nested if claim.nested is None else claim.nested
+            shared += [
+                SharedDevice(entry.device, one.resource, claim, nested, one) for one in found
+            ]
     return shared, notices
 
 
-def _shared(entry: NamedDevice, rule: ReplicaRule | None) -> SharedDevice:
-    if rule is None:
-        return SharedDevice(entry.device, entry.name, nested=entry.nested)
-    nested = entry.nested if rule.nested is None else rule.nested
-    return SharedDevice(entry.device, rule.rename or entry.name, rule, nested)
+def _overcommitted(
+    device: Device, rule: ReplicaRule, shares: Sequence[EqualShares]
+) -> Iterator[Notice]:
+    more = excess(device, rule, shares) if rule.overcommit is not Overcommit.ALLOW else None
+    if rule.strategy is not SharingStrategy.MPS or more is None:
+        return
+    message = f"{_field(rule)}: all shares of device {listed([device])} together have {more}"
+    if rule.overcommit is Overcommit.REFUSE:
+        raise SlicingError(
+            Code.OVERCOMMITTED,
+            f"{message}. Use smaller shares, or set sharing.mps.overcommit to warn or allow",
+        )
+    yield Notice(Code.OVERCOMMITTED, message)
 
 
 def _obstacle(device: Device, rule: ReplicaRule) -> str | None:
@@ -82,23 +107,11 @@ def _obstacle(device: Device, rule: ReplicaRule) -> str | None:
         )
     if not can_limit(device):
         return f"{why_not_limited(device)}. Use sharing.timeSlicing for it"
-    if device.memory_mib - rule.reserve_mib < rule.replicas:
-        return _too_small(device, rule)
-    return None
-
-
-def _too_small(device: Device, rule: ReplicaRule) -> str:
-    shares = f"cannot be divided into {rule.replicas} shares"
-    if not rule.reserve_mib:
-        return f"its memory of {device.memory_mib} MiB {shares}"
-    return (
-        f"its memory of {device.memory_mib} MiB, of which sharing.mps.reserve keeps "
-        f"{rule.reserve_mib} MiB, {shares}. Use a smaller reserve"
-    )
+    return why_too_small(device, rule)
 
 
 def _check_replicas(rule: ReplicaRule, devices: Sequence[Device]) -> None:
-    field = f"{_field(rule)} replicas: {rule.replicas}"
+    field = f"{_field(rule)} {_count(rule)}"
     if rule.replicas < 1:
         raise SlicingError(Code.INVALID_REPLICAS, f"{field}: use 1 or more")
     limitable = [device for device in devices if can_limit(device)]
@@ -163,4 +176,8 @@ def _field(rule: ReplicaRule) -> str:
 
 
 def _described(rule: ReplicaRule) -> str:
-    return f"{_field(rule)} (replicas: {rule.replicas})"
+    return f"{_field(rule)} ({_count(rule)})"
+
+
+def _count(rule: ReplicaRule) -> str:
+    return f"{'shares' if rule.shares else 'replicas'}: {rule.replicas}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from gpuslice.slicing.limits import ThreadShare
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 from gpuslice.slicing.units import GIB, MemoryUnit
 
 DEFAULT_NAME = "nvidia.com/gpu"
@@ -72,12 +72,38 @@ class Advertise(Enum):
     ALL = "all"  # those of all GPUs, for a scheduler that knows GPUs
 
 
+class DaemonLimits(Enum):
+    """What the MPS control daemon limits its clients to, in addition to their own limits."""
+
+    REPLICA = "replica"  # one replica: a program that removes its own limits does not get more
+    NONE = "none"  # the whole GPU: a client can only lower a limit of the daemon
+
+
+class Overcommit(Enum):
+    """What happens if the shares of a device together have more than it has."""
+
+    REFUSE = "refuse"
+    WARN = "warn"
+    ALLOW = "allow"
+
+
+@dataclass(frozen=True, slots=True)
+class NamedShare:
+    """`count` shares of each device, with limits of their own and a resource of their own."""
+
+    name: str
+    memory_mib: int
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
+    count: int = 1
+
+
 @dataclass(frozen=True, slots=True)
 class ReplicaRule:
     """The selected devices of the resource `name` are advertised several times."""
 
     strategy: SharingStrategy
     name: str
+    # The number of shares of each device.
     replicas: int
     # None: under their own name.
     rename: str | None = None
@@ -87,11 +113,35 @@ class ReplicaRule:
     # Memory of each device that no replica gets.
     reserve_mib: int = 0
     advertise: Advertise = Advertise.ONE_GPU
+    # The limit on threads of one replica.
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
+    # None: one replica, unless shares are uneven or a container can get several.
+    daemon_limits: DaemonLimits | None = None
+    # Instead of equal replicas.
+    shares: tuple[NamedShare, ...] = ()
+    overcommit: Overcommit = Overcommit.REFUSE
+
+    @property
+    def limited_by_daemon(self) -> bool:
+        """Whether the MPS control daemon limits every client to one replica."""
+        if self.strategy is not SharingStrategy.MPS:
+            return False
+        if self.daemon_limits is None:
+            return self.fail_requests_greater_than_one and not self.shares
+        return self.daemon_limits is DaemonLimits.REPLICA
 
     @property
     def resource(self) -> str:
-        """The name that replicas are advertised under."""
+        """The name that replicas are advertised under. Shares add their own to it."""
         return self.name if self.rename is None else self.rename
+
+    @property
+    def resources(self) -> tuple[str, ...]:
+        """Every name that the devices are advertised under."""
+        return tuple(map(self.resource_of, self.shares)) or (self.resource,)
+
+    def resource_of(self, share: NamedShare) -> str:
+        return f"{self.resource}.{share.name}"
 
 
 class IdForm(Enum):
@@ -111,7 +161,7 @@ class MemoryRule:
     unit: MemoryUnit = GIB
     # Memory of each GPU that no unit contains.
     reserve_mib: int = 0
-    threads: ThreadShare = ThreadShare.PROPORTIONAL
+    threads: ThreadRule = ThreadStrategy.PROPORTIONAL
     ids: IdForm = IdForm.AUTO
     advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.

@@ -38,6 +38,7 @@ def test_every_gpu_has_its_own_properties(
         assert gpu.nodes == (f"/dev/nvidia{real.minor}",)
         assert gpu.pci_bus_id == real.pci[4:].lower()
         assert gpu.numa_node == real.numa
+        assert gpu.multiprocessors == int(node.state.values()[f"gpu.{index}.sms"])
         instances = INSTANCES.get(profile, [[]] * len(inventory.gpus))[index]
         assert gpu.mig_enabled is bool(instances)
         assert [m.profile for m in gpu.mig] == [i.name for i in instances]

@@ -16,8 +16,8 @@ from gpuslice.config.load import load_settings
 from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
-from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
+from gpuslice.slicing.threads import ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 ENVVAR = frozenset({DeviceList.ENVVAR})
@@ -164,8 +164,9 @@ OURS = [
         "sharing: {memory: {reserve: 1GiB}}", invalid=("x", "512"),
     ),
     Row(
-        "threads", "GPUSLICE_THREADS", "rules.memory.threads", ThreadShare.PROPORTIONAL, "none",
-        ThreadShare.NONE, "sharing: {memory: {threads: none}}", invalid=("half",),
+        "threads", "GPUSLICE_THREADS", "rules.memory.threads", ThreadStrategy.PROPORTIONAL, "none",
+        ThreadStrategy.NONE, "sharing: {memory: {threads: none}}",
+        invalid=("half", "", "30", "0%", "101%", "0 SMs", "1.5%", "explicit"),
     ),
     Row(
         "memory-advertise", "GPUSLICE_MEMORY_ADVERTISE", "rules.memory.advertise",

@@ -12,17 +12,20 @@ from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
 from gpuslice.config.settings import DeviceList, LabelSettings, MemoryMps, MpsCheck, Settings
 from gpuslice.config.unknown_keys import all_keys
-from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import (
     ALL,
     Advertise,
+    DaemonLimits,
     IdForm,
     MemoryRule,
+    NamedShare,
     NameRule,
+    Overcommit,
     ReplicaRule,
     Selection,
     SharingStrategy,
 )
+from gpuslice.slicing.threads import Multiprocessors, Percent, ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 from .conftest import Read
@@ -88,8 +91,11 @@ sharing:
     failRequestsGreaterThanOne: false
     reserve: 512MiB
     advertise: all
+    daemonLimits: none
+    overcommit: warn
     resources:
-      - {name: gpu, devices: ["0"], replicas: 3}
+      - {name: gpu, devices: ["0"], replicas: 3, threads: 20 SMs}
+      - {name: gpu, devices: ["1"], shares: [{name: a, threads: 30%, memory: 1GiB, count: 2}]}
 imex: {channelIDs: [0], required: true}
 health: {enabled: false}
 """
@@ -115,6 +121,22 @@ def test_a_file_with_every_key(read: Read) -> None:
             False,
             reserve_mib=512,
             advertise=Advertise.ALL,
+            threads=Multiprocessors(20),
+            daemon_limits=DaemonLimits.NONE,
+            overcommit=Overcommit.WARN,
+        ),
+        ReplicaRule(
+            MPS,
+            "nvidia.com/gpu",
+            2,
+            None,
+            Selection(references=("1",)),
+            False,
+            reserve_mib=512,
+            advertise=Advertise.ALL,
+            daemon_limits=DaemonLimits.NONE,
+            shares=(NamedShare("a", 1024, Percent(30), 2),),
+            overcommit=Overcommit.WARN,
         ),
     )
     assert settings.rules.memory == MemoryRule(
@@ -122,7 +144,7 @@ def test_a_file_with_every_key(read: Read) -> None:
         "example.com/gpu-mem",
         MemoryUnit(512),
         1024,
-        ThreadShare.NONE,
+        ThreadStrategy.NONE,
         advertise=Advertise.ALL,
         ids=IdForm.SHORT,
         limited=True,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpuslice.config.errors import ConfigError
 from gpuslice.slicing.rules import ALL, ReplicaRule, Selection, SharingStrategy
+from gpuslice.slicing.threads import Multiprocessors, Percent, ThreadRule, ThreadStrategy
 
 from .conftest import Read
 
@@ -70,6 +72,62 @@ def rules(read: Read, section: str, strategy: str = "timeSlicing") -> tuple[Repl
 )  # fmt: skip
 def test_replicas(read: Read, section: str, strategy: str, expected: ReplicaRule) -> None:
     assert rules(read, section, strategy) == (expected,)
+
+
+@pytest.mark.parametrize(
+    ("yaml", "expected"),
+    [
+        ("proportional", ThreadStrategy.PROPORTIONAL),
+        ("uniform", ThreadStrategy.UNIFORM),
+        ("uniform-half", ThreadStrategy.UNIFORM_HALF),
+        ("none", ThreadStrategy.NONE),
+        ("30%", Percent(30)),
+        ("20 SMs", Multiprocessors(20)),
+        ("1 SM", Multiprocessors(1)),
+    ],
+)
+def test_threads_of_replicas(read: Read, yaml: str, expected: ThreadRule) -> None:
+    [rule] = rules(read, f"{{resources: [{{name: gpu, replicas: 2, threads: {yaml}}}]}}", "mps")
+    assert rule.threads == expected
+
+
+@pytest.mark.parametrize(
+    ("section", "limited"),
+    [
+        ("", True),
+        ("daemonLimits: replica, ", True),
+        ("daemonLimits: none, ", False),
+        ("failRequestsGreaterThanOne: false, ", False),
+        ("failRequestsGreaterThanOne: false, daemonLimits: none, ", False),
+    ],
+)
+def test_whether_the_daemon_limits_clients_to_one_replica(
+    read: Read, section: str, limited: bool
+) -> None:
+    [rule] = rules(read, f"{{{section}resources: [{{name: gpu, replicas: 2}}]}}", "mps")
+    assert rule.limited_by_daemon is limited
+
+
+@pytest.mark.parametrize(
+    "section",
+    ["daemonLimits: replica, failRequestsGreaterThanOne: false", "daemonLimits: half"],
+)
+def test_limits_of_the_daemon_that_are_not_valid(read: Read, section: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
+        rules(read, f"{{{section}, resources: [{{name: gpu, replicas: 2}}]}}", "mps")
+    assert rejected.value.field == "sharing.mps.daemonLimits"
+
+
+@pytest.mark.parametrize("yaml", ["30", "0.3", "true", "0%", "101%", "0 SMs", "half", "20 sm"])
+def test_threads_that_are_neither_a_strategy_nor_an_amount(read: Read, yaml: str) -> None:
+    with pytest.raises(ConfigError) as rejected:
+        rules(read, f"{{resources: [{{name: gpu, replicas: 2, threads: {yaml}}}]}}", "mps")
+    assert rejected.value.field == "sharing.mps.resources[0].threads"
+
+
+def test_replicas_by_time_slicing_have_no_limit_on_threads(read: Read) -> None:
+    with pytest.raises(ConfigError, match=r"unknown key.*threads"):
+        rules(read, "{resources: [{name: gpu, replicas: 2, threads: uniform}]}")
 
 
 @pytest.mark.parametrize(

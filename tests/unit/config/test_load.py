@@ -13,8 +13,8 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import HealthSettings, Nested, Settings
-from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import ALL, Advertise, MemoryRule, Selection
+from gpuslice.slicing.threads import ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
 Load = Callable[..., Loaded]
@@ -119,7 +119,7 @@ def test_sharing_memory_in_the_file_turns_memory_units_on(load: Load, defaults: 
         ({"resource": "a.com/b"}, MemoryRule(resource="a.com/b")),
         ({"memory_unit": "MiB"}, MemoryRule(unit=MemoryUnit(1))),
         ({"memory_reserve": "1GiB"}, MemoryRule(reserve_mib=1024)),
-        ({"threads": "none"}, MemoryRule(threads=ThreadShare.NONE)),
+        ({"threads": "none"}, MemoryRule(threads=ThreadStrategy.NONE)),
         ({"mps_pipe": "/run/mps"}, MemoryRule(limited=True)),
         ({"memory_devices": "all"}, MemoryRule()),
     ],

@@ -8,7 +8,14 @@ import pytest
 
 from gpuslice.gpus.node_facts import NodeFacts, Vgpu
 from gpuslice.gpus.nvml import Fabric
-from gpuslice.slicing.rules import MigStrategy, ReplicaRule, Rules, Selection, SharingStrategy
+from gpuslice.slicing.rules import (
+    MigStrategy,
+    NamedShare,
+    ReplicaRule,
+    Rules,
+    Selection,
+    SharingStrategy,
+)
 
 from .nodes import A100, FACTS, L40S, LARGE, SMALL, T4, cut, labels, several, shared
 
@@ -224,6 +231,17 @@ class TestSharing:
         assert found["gpu.replicas"] == "1"
         assert found["gpu.sharing-strategy"] == "mps"
         assert found["gpu.product"] == "Tesla-T4"
+
+
+def test_a_gpu_with_named_shares_has_as_many_replicas_as_shares() -> None:
+    shares = (NamedShare("large", 4096), NamedShare("small", 1024, count=3))
+    found = labels([T4], Rules(replicas=(replace(shared(SharingStrategy.MPS, 4), shares=shares),)))
+    assert found["gpu.replicas"] == "4"
+    assert found["gpu.sharing-strategy"] == "mps"
+    # No pod gets a share by the name of whole GPUs.
+    assert found["gpu.product"] == "Tesla-T4"
+    assert found["gpuslice.io/resource.nvidia.com_gpu.large.capacity"] == "1"
+    assert found["gpuslice.io/resource.nvidia.com_gpu.small.capacity"] == "3"
 
 
 class TestMig:

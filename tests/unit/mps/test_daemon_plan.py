@@ -16,7 +16,14 @@ from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.limits import Limits
-from gpuslice.slicing.rules import NameRule, ReplicaRule, Rules, Selection, SharingStrategy
+from gpuslice.slicing.rules import (
+    DaemonLimits,
+    NameRule,
+    ReplicaRule,
+    Rules,
+    Selection,
+    SharingStrategy,
+)
 
 MPS, TIME_SLICING = SharingStrategy.MPS, SharingStrategy.TIME_SLICING
 GPU = "nvidia.com/gpu"
@@ -104,18 +111,26 @@ def test_a_gpu_that_another_node_owns_now_must_be_released() -> None:
     assert not can_stay(("GPU-0", "GPU-1"), ("GPU-0",), plan.present)
 
 
-def test_a_container_gets_one_replica_at_most_or_all_if_they_can_be_merged() -> None:
+def test_a_daemon_limits_clients_to_one_replica_unless_they_can_be_merged() -> None:
     rule = ReplicaRule(MPS, GPU, 3, reserve_mib=384, fail_requests_greater_than_one=True)
     [alone] = plan_for(settings(rule), node("T4")).daemons
-    assert (alone.merges, alone.max_limits) == (False, (Limits(5333, 33),))
+    assert (alone.limited, alone.max_limits) == (True, (Limits(5333, 33),))
     merging = replace(rule, fail_requests_greater_than_one=False)
     [merged] = plan_for(settings(merging), node("T4")).daemons
-    assert (merged.merges, merged.max_limits) == (True, (Limits(15999, 100),))
+    assert (merged.limited, merged.max_limits) == (False, (Limits(16384, 100),))
+
+
+def test_a_daemon_need_not_limit_clients_that_get_one_replica() -> None:
+    rule = ReplicaRule(
+        MPS, GPU, 3, fail_requests_greater_than_one=True, daemon_limits=DaemonLimits.NONE
+    )
+    [daemon] = plan_for(settings(rule), node("T4")).daemons
+    assert (daemon.limited, daemon.max_limits) == (False, (Limits(16384, 100),))
 
 
 def test_default_limits_number_gpus_in_the_order_that_the_daemon_sees() -> None:
     limits = (Limits(4096, 25), Limits(8192, 50))
-    wanted = DaemonSpec(GPU, ("a", "b"), limits, merges=False, multi_user=True)
+    wanted = DaemonSpec(GPU, ("a", "b"), limits, limited=True, multi_user=True)
     serves = ("b", "lost", "a")
     assert default_commands(wanted, serves) == (
         "set_default_active_thread_percentage 50",

@@ -13,7 +13,8 @@ from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.rules import MemoryRule, Rules
+from gpuslice.slicing.rules import MemoryRule, NamedShare, ReplicaRule, Rules, SharingStrategy
+from gpuslice.slicing.threads import Percent, ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 from gpuslice.telemetry.logs import LogLevel
 
@@ -61,6 +62,20 @@ def test_each_new_part_of_a_pool_is_advertised_once() -> None:
     [second] = difference(Snapshot(pools=one), Snapshot(pools=both))
     assert second.fields["uuid"] == "GPU-1"
     assert difference(Snapshot(pools=both), Snapshot(pools=one)) == []
+
+
+def test_what_each_share_is_limited_to_is_in_the_log() -> None:
+    def advertised(*shares: NamedShare) -> list[tuple[object, ...]]:
+        rule = ReplicaRule(SharingStrategy.MPS, "nvidia.com/gpu", len(shares), shares=shares)
+        found = difference(Snapshot(), Snapshot(pools=pools(GPUS[:1], Rules(replicas=(rule,)))))
+        fields = ("resource", "memory_mib", "threads_percent")
+        return [tuple(change.fields[name] for name in fields) for change in found]
+
+    large, small = NamedShare("l", 4096, Percent(70)), NamedShare("s", 8192, ThreadStrategy.NONE)
+    assert advertised(large, small) == [
+        ("nvidia.com/gpu.l", 4096, 70),
+        ("nvidia.com/gpu.s", 8192, "none"),
+    ]
 
 
 def test_a_pool_that_is_gone_is_withdrawn() -> None:

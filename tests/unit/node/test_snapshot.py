@@ -32,7 +32,7 @@ def mig(parent: str, gpu_instance: int, compute_instance: int = 0) -> Device:
 
 
 def part(device: Device, daemon: str | None = None) -> Part:
-    return Part(device, replica_ids(device.uuid, 4), Share(1024, 4), daemon)
+    return Part(device, replica_ids(device.uuid, 4), Share(1024), daemon)
 
 
 def xid(uuid: str | None, gi: int | None = None, ci: int | None = None) -> Fault:

@@ -1,5 +1,7 @@
 """Nodes in one line: GPUs, MIG devices and their pools."""
 
+from fractions import Fraction
+
 from gpuslice.codes import Code
 from gpuslice.slicing.catalogue import Catalogue
 from gpuslice.slicing.device import Device
@@ -7,6 +9,7 @@ from gpuslice.slicing.device_ids import replica_ids, whole_id
 from gpuslice.slicing.gpu import Gpu, MigDevice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.rules import ReplicaRule, Selection, SharingStrategy
+from gpuslice.slicing.threads import Threads
 
 A100 = "NVIDIA A100-SXM4-40GB"
 SMALL = ("1g.5gb", 4864, 1)
@@ -65,7 +68,8 @@ def part(device: Device, replicas: int = 0, reserve_mib: int = 0) -> Part:
     """A device as it is, or in so many replicas that MPS limits."""
     if not replicas:
         return Part(device, whole_id(device.uuid), Share(device.memory_mib))
-    share = Share((device.memory_mib - reserve_mib) // replicas, replicas)
+    threads = Threads(Fraction(100, replicas))
+    share = Share((device.memory_mib - reserve_mib) // replicas, threads)
     return Part(device, replica_ids(device.uuid, replicas), share, daemon="nvidia.com/gpu")
 
 

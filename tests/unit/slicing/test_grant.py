@@ -1,5 +1,7 @@
 """Device ids -> what a container gets, and the limits that come with it."""
 
+from fractions import Fraction
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,10 +11,11 @@ from gpuslice.slicing.device import whole
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.grant import Grant, GrantedPart, grant
-from gpuslice.slicing.limits import Limits, ThreadShare
+from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.memory_units import memory_pool
 from gpuslice.slicing.pool import Pool, Share
 from gpuslice.slicing.rules import MemoryRule, SharingStrategy
+from gpuslice.slicing.threads import Threads, ThreadStrategy
 
 from .nodes import gpu, part
 from .strategies import memory_pools
@@ -28,7 +31,7 @@ def mps(*replicas: int, fail: bool) -> Pool:
     return Pool("nvidia.com/gpu", parts, SharingStrategy.MPS, one_share_per_container=fail)
 
 
-def memory(threads: ThreadShare = ThreadShare.PROPORTIONAL) -> Pool:
+def memory(threads: ThreadStrategy = ThreadStrategy.PROPORTIONAL) -> Pool:
     pool, _ = memory_pool(CARDS, MemoryRule(threads=threads))
     assert pool is not None
     return pool
@@ -163,7 +166,7 @@ def test_an_unshared_gpu_is_limited_to_its_own_memory() -> None:
 def test_a_slice_is_limited_to_its_memory_and_its_share_of_threads() -> None:
     ids = [f"GPU-aa-_-{n}" for n in range(6)]
     assert grant(memory(), ids).parts[0].limits == Limits(6144, 40)
-    assert grant(memory(ThreadShare.NONE), ids).parts[0].limits == Limits(6144, None)
+    assert grant(memory(ThreadStrategy.NONE), ids).parts[0].limits == Limits(6144, None)
 
 
 @pytest.mark.parametrize(
@@ -171,12 +174,12 @@ def test_a_slice_is_limited_to_its_memory_and_its_share_of_threads() -> None:
     [(1, 15, 6), (2, 15, 13), (3, 15, 20), (15, 15, 100), (100, 16276, 1), (1, 1, 100)],
 )
 def test_the_share_of_threads_follows_the_memory(units: int, of: int, percent: int) -> None:
-    assert Share(1024, of).times(units) == Limits(units * 1024, percent)
+    assert Share(1024, Threads(Fraction(100, of))).times(units) == Limits(units * 1024, percent)
 
 
 @given(st.integers(1, 100_000), st.data())
 def test_percentages_stay_in_what_mps_accepts(total: int, data: st.DataObject) -> None:
-    limits = Share(1, total).times(data.draw(st.integers(1, total)))
+    limits = Share(1, Threads(Fraction(100, total))).times(data.draw(st.integers(1, total)))
     assert limits.threads_percent is not None
     assert 1 <= limits.threads_percent <= 100
 

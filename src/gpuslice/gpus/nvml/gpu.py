@@ -74,6 +74,9 @@ class GpuHandle:
         major, minor = self._call(pynvml.nvmlDeviceGetCudaComputeCapability, self._raw)
         return int(major), int(minor)
 
+    def cores(self) -> int:
+        return int(self._call(pynvml.nvmlDeviceGetNumGpuCores, self._raw))
+
     def mig_mode(self) -> bool | None:
         """Whether MIG is enabled; None if the GPU does not support it."""
         try:
