@@ -45,6 +45,7 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         memory_mps=memory_mps,
         containers=_containers(options, base.containers),
         cdi=_cdi(options, base.cdi),
+        bind=options.choice("bind", base.bind),
         health=_health(options, base.health),
         policy=options.choice("shared-devices-allocation-policy", base.policy),
         discovery=options.choice("device-discovery-strategy", base.discovery),

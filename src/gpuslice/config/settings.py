@@ -66,6 +66,14 @@ class DeviceId(Enum):
     INDEX = "index"
 
 
+class Bind(Enum):
+    """How containers get their limits."""
+
+    AUTO = "auto"  # as `cdi`, and in Allocate's answer for a runtime that ignores CDI
+    CDI = "cdi"  # by a CDI specification per container, written at each start; pods cannot override
+    ENV = "env"  # in Allocate's answer, which the variables of a pod override
+
+
 class Discovery(Enum):
     """How GPUs are found."""
 
@@ -186,6 +194,7 @@ class Settings:
     memory_mps: MemoryMps = MemoryMps()
     containers: ContainerSettings = ContainerSettings()
     cdi: CdiSettings = CdiSettings()
+    bind: Bind = Bind.AUTO
     health: HealthSettings = HealthSettings()
     policy: Policy = Policy.DISTRIBUTED
     discovery: Discovery = Discovery.AUTO

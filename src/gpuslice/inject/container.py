@@ -34,10 +34,10 @@ class Injection:
 def container_edits(grants: Sequence[Grant], injection: Injection) -> list[ContainerEdits]:
     """One per grant. The grants are those of one Allocate call, that is, of one pod."""
     pod_units = sum(one.count for one in grants)
-    return [_edits(one, pod_units, injection) for one in grants]
+    return [edits_of_one(one, pod_units, injection) for one in grants]
 
 
-def _edits(grant: Grant, pod_units: int, injection: Injection) -> ContainerEdits:
+def edits_of_one(grant: Grant, pod_units: int, injection: Injection) -> ContainerEdits:
     parts = [_visible_devices(grant, injection)]
     if grant.pool.sharing is SharingStrategy.MEMORY:
         [granted] = grant.parts

@@ -44,6 +44,7 @@ flags:
   mofedEnabled: true
   useNodeFeatureAPI: false
   deviceDiscoveryStrategy: nvml
+  bind: env
   nested: guest
   nestedEnv: /etc/gpu.env
   nestedFile: /list

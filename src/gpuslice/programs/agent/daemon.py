@@ -24,6 +24,7 @@ from gpuslice.node.state import NodeState
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.list_watch import watch_list
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
@@ -91,12 +92,14 @@ class Agent:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
-            servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
+            binder = LateBinder(state, timing)
+            servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
             target = AgentTarget(
                 driver,
                 state,
                 servers,
                 monitor,
+                binder,
                 lambda: self._triggers.add_later(Trigger.PLAN, timing.retry),
             )
             reconciler = Reconciler(
@@ -112,6 +115,7 @@ class Agent:
             try:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
+                tasks.create_task(binder.run())
                 tasks.create_task(NestedFileCollector(state, timing).run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(
