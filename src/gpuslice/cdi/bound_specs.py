@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import time
 from collections.abc import Collection, Iterable
 from pathlib import Path
@@ -54,7 +55,7 @@ class BoundSpecs:
         """
         content = _content(CLASS, name, edits)
         path = self._path(name)
-        if name not in self._unread and is_current(path, content):
+        if name not in self._unread and is_current(path, content) and _mark_as_needed(path):
             return None
         self._unread.add(name)
         is_read = await self._write(path, content, seconds)
@@ -109,6 +110,15 @@ def _content(cls: str, name: str, edits: ContainerEdits) -> bytes:
 
     spec = Spec(cls, {name: edits}, vendor=VENDOR)
     return json.dumps(document(spec, Style()), indent=2).encode() + b"\n"
+
+
+def _mark_as_needed(path: Path) -> bool:
+    """Not a change for the runtime, but `collect` keeps the file. False: it is gone."""
+    try:
+        os.utime(path)
+    except OSError:
+        return False
+    return True
 
 
 def _age(path: Path) -> float:

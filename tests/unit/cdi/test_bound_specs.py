@@ -75,6 +75,15 @@ def test_specifications_that_nothing_uses_are_removed_after_a_while(tmp_path: Pa
     assert foreign.exists()
 
 
+def test_a_specification_that_is_needed_again_is_kept(tmp_path: Path) -> None:
+    specs = BoundSpecs(tmp_path)
+    with CdiRuntime(tmp_path):
+        put(specs, "c1", EDITS, PATIENCE)
+        os.utime(tmp_path / "gpuslice.io-c1.json", (0, 0))
+        assert put(specs, "c1", EDITS, PATIENCE) is None
+        assert specs.collect((), 60) == []
+
+
 def test_a_directory_that_is_missing_is_an_error_with_a_remedy(tmp_path: Path) -> None:
     specs = BoundSpecs(tmp_path / "missing")
     with pytest.raises(CdiError, match="mount the host's"):

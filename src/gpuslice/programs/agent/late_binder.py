@@ -14,7 +14,7 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
 from gpuslice.inject.container import Injection, edits_of_one
-from gpuslice.kubelet.checkpoint import CheckpointEntry, read_checkpoint
+from gpuslice.kubelet.checkpoint import read_checkpoint
 from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.kubelet.pod_resources import (
     Holders,
@@ -182,7 +182,11 @@ class LateBinder:
             await self.collect()
 
     async def collect(self) -> None:
-        """Removes the specifications of containers that the kubelet does not know any more."""
+        """Removes the specifications of containers that the kubelet does not list.
+
+        It lists no init containers. The runtime needs a specification only to create the container,
+        and before each start the specification is written again.
+        """
         specs = self._specs
         if specs is None or not self._kubelet_socket().name:
             return
@@ -190,8 +194,7 @@ class LateBinder:
             listed = await self._lists.holders(
                 PodResources(pod_resources_socket(self._kubelet_socket()))
             )
-            entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
-            keep = _names(listed, entries)
+            keep = _names(listed)
             removed = await asyncio.to_thread(specs.collect, keep, self._timing.bound_spec_keep)
         except (PodResourcesError, CdiError) as error:
             self._conditions.set(
@@ -241,9 +244,8 @@ class LateBinder:
         return Path("" if settings is None else settings.kubelet_socket)
 
 
-def _names(listed: Holders, entries: Sequence[CheckpointEntry]) -> frozenset[str]:
-    """The names of the specifications of all containers."""
+def _names(listed: Holders) -> frozenset[str]:
+    """The names of the specifications of these containers."""
     return frozenset(
-        {device_name(resource, one.ids) for resource, some in listed.items() for one in some}
-        | {device_name(entry.resource, entry.holder.ids) for entry in entries}
+        device_name(resource, one.ids) for resource, some in listed.items() for one in some
     )
