@@ -38,6 +38,8 @@ class Code(StrEnum):
         "PodUnknown",
         "The kubelet does not tell which pod a container that starts belongs to.",
     )
+    ANNOTATION_INVALID = "AnnotationInvalid", "An annotation of a pod is not valid."
+    ANNOTATIONS_UNKNOWN = "AnnotationsUnknown", "The annotations of a pod cannot be read."
     LIMITS_BOUND = (
         "LimitsBound",
         "The limits of a container were written as a CDI specification.",

@@ -40,6 +40,14 @@ CONTAINER_OPTIONS = (
         key="flags.bind",
     ),
     Option(
+        "thread-annotations",
+        "What the annotation gpuslice.io/threads of a pod can change: off (nothing), lower (less "
+        "than its containers were granted) or any (any share of the threads).",
+        "off",
+        ("GPUSLICE_THREAD_ANNOTATIONS",),
+        key="flags.threadAnnotations",
+    ),
+    Option(
         "driver-root",
         "Root of the driver on the host.",
         "/",

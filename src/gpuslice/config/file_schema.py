@@ -49,6 +49,8 @@ class Flags(_Section, frozen=True):
     device_discovery_strategy: str | None = None
     bind: str | None = None
     # YAML reads a bare `off` as false.
+    thread_annotations: str | bool | None = None
+    # YAML reads a bare `off` as false.
     nested: str | bool | None = None
     nested_env: str | None = None
     nested_file: str | None = None

@@ -25,6 +25,7 @@ from gpuslice.slicing.rules import (
     Rules,
     SharingStrategy,
 )
+from gpuslice.slicing.thread_annotations import ThreadAnnotations
 
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
@@ -195,6 +196,7 @@ class Settings:
     containers: ContainerSettings = ContainerSettings()
     cdi: CdiSettings = CdiSettings()
     bind: Bind = Bind.AUTO
+    thread_annotations: ThreadAnnotations = ThreadAnnotations.OFF
     health: HealthSettings = HealthSettings()
     policy: Policy = Policy.DISTRIBUTED
     discovery: Discovery = Discovery.AUTO

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +25,8 @@ class Starting:
     container: str | None
     # The devices of the resource that all containers of the pod hold together.
     pod_count: int
+    # Whether `pod` is a name, and not a UID.
+    is_named: bool = True
 
 
 def starting_container(
@@ -53,7 +55,7 @@ def starting_container(
         return None
     # An init container and an app container of the same size.
     container = same[0].container if len(same) == 1 else None
-    return _starting(same[0].pod, container, wanted, known)
+    return replace(_starting(same[0].pod, container, wanted, known), is_named=False)
 
 
 def _starting(

@@ -18,6 +18,7 @@ from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import Bind, DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.limits import ThreadShare
 from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
+from gpuslice.slicing.thread_annotations import ThreadAnnotations
 from gpuslice.slicing.units import MemoryUnit
 
 ENVVAR = frozenset({DeviceList.ENVVAR})
@@ -126,6 +127,11 @@ NVIDIA = [
     Row(
         "bind", "GPUSLICE_BIND", "bind", Bind.ENV, "cdi", Bind.CDI, "flags: {bind: cdi}",
         invalid=("CDI", "none"),
+    ),
+    Row(
+        "thread-annotations", "GPUSLICE_THREAD_ANNOTATIONS", "thread_annotations",
+        ThreadAnnotations.OFF, "lower", ThreadAnnotations.LOWER,
+        "flags: {threadAnnotations: lower}", invalid=("on", "raise"),
     ),
     Row(
         "imex-channel-ids", "IMEX_CHANNEL_IDS", "containers.imex_channels", (), "0", (0,),

@@ -45,6 +45,7 @@ flags:
   useNodeFeatureAPI: false
   deviceDiscoveryStrategy: nvml
   bind: env
+  threadAnnotations: off
   nested: guest
   nestedEnv: /etc/gpu.env
   nestedFile: /list

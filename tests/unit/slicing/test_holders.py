@@ -36,26 +36,26 @@ def test_an_init_container_is_found_by_devices_that_it_leaves_to_the_app() -> No
 
 def test_an_init_container_with_devices_of_its_own_is_in_the_checkpoint() -> None:
     recorded = (holder("uid", "first", "5", "6"),)
-    assert find(["5", "6"], (OTHER,), recorded) == Starting("uid", "first", 2)
+    assert find(["5", "6"], (OTHER,), recorded) == Starting("uid", "first", 2, is_named=False)
 
 
 def test_devices_that_overlap_two_pods_are_found_in_the_checkpoint_only() -> None:
     ids = ["3", "4"]
     assert find(ids, (*TWO, OTHER)) is None
     recorded = (holder("uid", "first", *ids), holder("uid", "main", "3"))
-    assert find(ids, (*TWO, OTHER), recorded) == Starting("uid", "first", 2)
+    assert find(ids, (*TWO, OTHER), recorded) == Starting("uid", "first", 2, is_named=False)
 
 
 def test_a_pod_that_has_ended_and_is_still_listed_does_not_count() -> None:
     ended = holder("default/ended", "main", "4")
     assert find(["4"], (ended, OTHER)) is None
     recorded = (holder("uid", "main", "4"), holder("uid", "side", "9"))
-    assert find(["4"], (ended, OTHER), recorded) == Starting("uid", "main", 2)
+    assert find(["4"], (ended, OTHER), recorded) == Starting("uid", "main", 2, is_named=False)
 
 
 def test_without_a_list_the_checkpoint_decides_if_it_is_unambiguous() -> None:
     first, app = holder("uid", "first", "1"), holder("uid", "app", "1")
-    assert find(["1"], (), (first, app)) == Starting("uid", None, 1)
+    assert find(["1"], (), (first, app)) == Starting("uid", None, 1, is_named=False)
     assert find(["1"], (), (first, holder("other", "app", "1"))) is None
     assert find(["1"], ()) is None
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
+from gpuslice.cluster.pods import pod_annotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
@@ -92,7 +94,9 @@ class Agent:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
-            binder = LateBinder(state, timing)
+            binder = LateBinder(
+                state, timing, partial(pod_annotations, api) if api is not None else None
+            )
             servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
             target = AgentTarget(
                 driver,

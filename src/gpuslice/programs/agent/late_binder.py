@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from gpuslice.cdi.bound_specs import BoundSpecs, device_name, qualified
 from gpuslice.cdi.errors import CdiError
+from gpuslice.cluster.errors import ClusterError
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
@@ -30,12 +31,19 @@ from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.grant import grant
 from gpuslice.slicing.holders import Holder, Starting, starting_container
 from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.thread_annotations import (
+    ThreadAnnotations,
+    apply_annotation,
+    wanted_percent,
+)
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
 _COLLECT, _PROBE = "collect", "probe"
+# Namespace and name of a pod -> its annotations. Raises ClusterError.
+ReadAnnotations = Callable[[str, str], Awaitable[Mapping[str, str]]]
 # A runtime that was never seen to read specifications probably ignores them.
 _SHORT_WAIT = 0.2
 
@@ -43,7 +51,11 @@ _SHORT_WAIT = 0.2
 class LateBinder:
     """Writes specifications, removes those that nothing uses, and publishes whether they apply."""
 
-    def __init__(self, state: NodeState, timing: Timing) -> None:
+    def __init__(
+        self, state: NodeState, timing: Timing, annotations: ReadAnnotations | None = None
+    ) -> None:
+        """`annotations` reads those of a pod; None: there is no API server."""
+        self._annotations = annotations
         self._state = state
         self._timing = timing
         self._lists = SharedList()
@@ -95,7 +107,22 @@ class LateBinder:
                 refusal
             )
         starting = await self._starting(pool.resource, ids)
-        edits = edits_of_one(granted, starting.pod_count, injection)
+        try:
+            wanted = await self._wanted_percent(starting)
+        except ClusterError as error:
+            if name in specs:
+                return  # the limits of its last start
+            raise Refused(
+                Code.ANNOTATIONS_UNKNOWN,
+                f"{pool.resource}: the container waits because its limits cannot be set: the "
+                f"annotations of its pod cannot be read: {error}",
+            ) from error
+        except GrantRefused as refusal:
+            raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
+                refusal
+            )
+        adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
+        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -145,6 +172,24 @@ class LateBinder:
                 f"does not tell which pod it belongs to ({reason})",
             )
         return starting
+
+    @property
+    def _policy(self) -> ThreadAnnotations:
+        settings = self._state.current.settings
+        return ThreadAnnotations.OFF if settings is None else settings.thread_annotations
+
+    async def _wanted_percent(self, starting: Starting) -> int | None:
+        """Raises ClusterError or GrantRefused.
+
+        A pod that only the checkpoint of the kubelet has is not known by name: it gets what it was
+        granted.
+        """
+        if self._policy is ThreadAnnotations.OFF or not starting.is_named:
+            return None
+        if self._annotations is None:
+            raise ClusterError("there is no API server: set node-name")
+        namespace, _, name = starting.pod.partition("/")
+        return wanted_percent(await self._annotations(namespace, name), starting.container)
 
     async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
         """Whether an earlier answer of Allocate, under other settings, names a specification.
