@@ -15,7 +15,7 @@ QUICK = {
     "refusal": 0.02,
     "cdi_probe": 0.3,
     "bound_spec_scan": 0.3,
-    "bound_spec_keep": 0.2,
+    "bound_spec_keep": 2.0,
     "mps_probe": 0.3,
     "mps_daemon_probe": 0.3,
     "mps_restart": 0.05,
