@@ -34,6 +34,28 @@ class Code(StrEnum):
         "The list of GPUs for a nested node cannot be written.",
     )
     NESTED_FILE_REMOVED = "NestedFileRemoved", "A list of GPUs that no container uses was removed."
+    POD_UNKNOWN = (
+        "PodUnknown",
+        "The kubelet does not tell which pod a container that starts belongs to.",
+    )
+    ANNOTATION_INVALID = "AnnotationInvalid", "An annotation of a pod is not valid."
+    ANNOTATIONS_UNKNOWN = "AnnotationsUnknown", "The annotations of a pod cannot be read."
+    LIMITS_BOUND = (
+        "LimitsBound",
+        "The limits of a container were written as a CDI specification.",
+    )
+    BOUND_BY_CDI = (
+        "BoundByCDI",
+        "Containers get their limits by CDI, and pods cannot override them.",
+    )
+    BOUND_BY_ENVIRONMENT = (
+        "BoundByEnvironment",
+        "Containers get their limits by Allocate's environment, and pods can override them.",
+    )
+    BOUND_SPEC_REMOVED = (
+        "BoundSpecRemoved",
+        "CDI specifications of containers that are gone were removed.",
+    )
     ALLOCATED = "Allocated", "A container got devices."
     PREFERENCE_FAILED = (
         "PreferenceFailed",

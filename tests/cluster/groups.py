@@ -12,6 +12,7 @@ _GROUPS = (
     (
         "test_existing",
         "test_harness",
+        "test_late_binding",
         "test_manifests",
         "test_restarts",
         "test_slices",

@@ -196,6 +196,7 @@ version: v1
 sharing:
   mps:
     failRequestsGreaterThanOne: false
+    advertise: all
     resources: [{{name: {GPU}, rename: {SHARED}, replicas: 4}}]
 """
 

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
-from gpuslice_sim.kubelet import Kubelet
+from gpuslice_sim.kubelet import CdiRuntime, Kubelet
 from gpuslice_sim.mps.launch import kill
 from gpuslice_sim.node import create
 from tests.surroundings import SCRATCH, remove_directory
@@ -29,14 +30,19 @@ def short_path() -> Iterator[Path]:
 
 @pytest.fixture
 def make_rig(short_path: Path) -> Iterator[MakeRig]:
-    """make_rig("t4x2", driver=570): a node of that profile and a running kubelet."""
-    kubelets: list[Kubelet] = []
+    """make_rig("t4x2", driver=570): a node of that profile and a running kubelet.
 
-    def make(profile: str = "t4x2", *, driver: int = 570) -> Rig:
+    With `cdi`, its container runtime applies CDI specifications.
+    """
+    kubelets: list[Kubelet] = []
+    runtimes = ExitStack()
+
+    def make(profile: str = "t4x2", *, driver: int = 570, cdi: bool = False) -> Rig:
         node = create(short_path / "node", profile, driver=driver)
         kubelet = Kubelet(
             short_path / "device-plugins",
             pod_resources=short_path / "pod-resources" / "kubelet.sock",
+            runtime=runtimes.enter_context(CdiRuntime(short_path / "cdi")) if cdi else None,
         )
         kubelet.start()
         kubelets.append(kubelet)
@@ -45,6 +51,7 @@ def make_rig(short_path: Path) -> Iterator[MakeRig]:
     yield make
     for kubelet in kubelets:
         kubelet.stop()
+    runtimes.close()
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from gpuslice.config.option_definition import Option
 from gpuslice.config.unknown_keys import all_keys
 from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
+from gpuslice.labels.gpuslice_labels import binding_labels
 from gpuslice.labels.label_options import GFD_OPTIONS, LABELS_OPTIONS
 from gpuslice.slicing.rules import MemoryRule, MigStrategy, Rules, SharingStrategy
 from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
@@ -125,7 +126,8 @@ def made() -> set[str]:
         for gpus, facts, rule in itertools.product(NODES, FACTS_OF_NODES, rules)
         for key in labels(gpus, rule, facts, timestamp=1)
     )
-    return set(map(general, found))
+    # The agent adds it: it depends on the container runtime.
+    return set(map(general, found)) | binding_labels("cdi").keys()
 
 
 def general(key: str) -> str:

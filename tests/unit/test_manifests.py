@@ -21,7 +21,7 @@ Object = dict[str, Any]
 KUBELET = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 # Directories of the host that each program mounts in addition to those of the kubelet.
 HOST_PATHS = {
-    "gpuslice-agent": {"/run/nvidia-mps"},
+    "gpuslice-agent": {"/run/nvidia-mps", CDI_DIRECTORY},
     "gpushare-device-plugin-ds": {"/root/nvidia-mps"},
     "nvidia-device-plugin-daemonset": {"/run/nvidia/mps"},
     "nvidia-device-plugin-mps-control-daemon": {"/run/nvidia/mps"},

@@ -23,10 +23,11 @@ class Spec:
     cls: str
     devices: Mapping[str, ContainerEdits]
     common: ContainerEdits = NOTHING
+    vendor: str = VENDOR
 
     @property
     def kind(self) -> str:
-        return f"{VENDOR}/{self.cls}"
+        return f"{self.vendor}/{self.cls}"
 
     def qualified(self, name: str) -> str:
         return f"{self.kind}={name}"

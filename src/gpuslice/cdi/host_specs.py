@@ -8,6 +8,7 @@ from pathlib import Path
 
 import yaml
 
+from gpuslice.cdi.bound_specs import is_own_file
 from gpuslice.codes import Code
 from gpuslice.telemetry.logs import Logger
 
@@ -42,7 +43,12 @@ def _specifications(directory: Path) -> list[Path]:
         paths = sorted(directory.iterdir())
     except OSError:
         return []
-    return [path for path in paths if path.suffix in (".json", ".yaml") and path.is_file()]
+    return [
+        path
+        for path in paths
+        # Whoever reads specifications of containers counts as a runtime that applies them.
+        if path.suffix in (".json", ".yaml") and not is_own_file(path) and path.is_file()
+    ]
 
 
 def _device_names(path: Path, driver_version: str) -> frozenset[str]:

@@ -7,7 +7,7 @@ import sys
 from gpuslice.cli.agent import run_agent_program
 from gpuslice.cli.daemon_program import DaemonProgram
 from gpuslice.config.agent_options import OPTION_GROUPS
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import Bind, Settings
 from gpuslice.slicing.rules import Rules
 
 PROGRAM = DaemonProgram(
@@ -16,8 +16,8 @@ PROGRAM = DaemonProgram(
     OPTION_GROUPS,
     details=("Without any option, whole GPUs are advertised.",),
 )
-# Like NVIDIA's plugin, it waits on a node without GPUs.
-DEFAULTS = Settings(rules=Rules(), wait_for_devices=True)
+# Like NVIDIA's plugin, it waits on a node without GPUs, and its answers contain all limits.
+DEFAULTS = Settings(rules=Rules(), wait_for_devices=True, bind=Bind.ENV)
 
 
 def main() -> None:

@@ -46,6 +46,8 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         memory_mps=memory_mps,
         containers=_containers(options, base.containers),
         cdi=_cdi(options, base.cdi),
+        bind=options.choice("bind", base.bind),
+        thread_annotations=options.choice("thread-annotations", base.thread_annotations),
         health=_health(options, base.health),
         policy=options.choice("shared-devices-allocation-policy", base.policy),
         discovery=options.choice("device-discovery-strategy", base.discovery),

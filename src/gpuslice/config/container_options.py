@@ -31,6 +31,23 @@ CONTAINER_OPTIONS = (
         key="flags.plugin.passDeviceSpecs",
     ),
     Option(
+        "bind",
+        "How shares of a GPU get their limits: cdi (a CDI specification for each container, which "
+        "the variables of a pod cannot override), env (in the answer of Allocate) or auto (both, "
+        "for a container runtime that may ignore CDI).",
+        "auto with gpuslice agent, env with nvidia-device-plugin",
+        ("GPUSLICE_BIND",),
+        key="flags.bind",
+    ),
+    Option(
+        "thread-annotations",
+        "What the annotation gpuslice.io/threads of a pod can change: off (nothing), lower (less "
+        "than its containers were granted) or any (any share of the threads).",
+        "off",
+        ("GPUSLICE_THREAD_ANNOTATIONS",),
+        key="flags.threadAnnotations",
+    ),
+    Option(
         "driver-root",
         "Root of the driver on the host.",
         "/",

@@ -48,6 +48,8 @@ def _flags(settings: Settings) -> dict[str, object]:
         "mofedEnabled": containers.mofed,
         "useNodeFeatureAPI": settings.labels.use_node_feature_api,
         "deviceDiscoveryStrategy": settings.discovery.value,
+        "bind": settings.bind.value,
+        "threadAnnotations": settings.thread_annotations.value,
         "nested": settings.nested.value,
         **_if_set("nestedEnv", settings.nested_env),
         "nestedFile": settings.nested_file or "none",

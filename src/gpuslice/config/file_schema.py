@@ -47,6 +47,9 @@ class Flags(_Section, frozen=True):
     mofed_enabled: bool | None = None
     use_node_feature_api: bool | None = field(name="useNodeFeatureAPI", default=None)
     device_discovery_strategy: str | None = None
+    bind: str | None = None
+    # YAML reads a bare `off` as false.
+    thread_annotations: str | bool | None = None
     # YAML reads a bare `off` as false.
     nested: str | bool | None = None
     nested_env: str | None = None

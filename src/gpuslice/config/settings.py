@@ -25,6 +25,7 @@ from gpuslice.slicing.rules import (
     Rules,
     SharingStrategy,
 )
+from gpuslice.slicing.thread_annotations import ThreadAnnotations
 
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
@@ -64,6 +65,14 @@ class DeviceId(Enum):
 
     UUID = "uuid"
     INDEX = "index"
+
+
+class Bind(Enum):
+    """How containers get their limits."""
+
+    AUTO = "auto"  # as `cdi`, and in Allocate's answer for a runtime that ignores CDI
+    CDI = "cdi"  # by a CDI specification per container, written at each start; pods cannot override
+    ENV = "env"  # in Allocate's answer, which the variables of a pod override
 
 
 class Discovery(Enum):
@@ -186,6 +195,8 @@ class Settings:
     memory_mps: MemoryMps = MemoryMps()
     containers: ContainerSettings = ContainerSettings()
     cdi: CdiSettings = CdiSettings()
+    bind: Bind = Bind.AUTO
+    thread_annotations: ThreadAnnotations = ThreadAnnotations.OFF
     health: HealthSettings = HealthSettings()
     policy: Policy = Policy.DISTRIBUTED
     discovery: Discovery = Discovery.AUTO

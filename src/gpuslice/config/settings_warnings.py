@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuslice.config.option_values import OptionReader
-from gpuslice.config.settings import Nested, Settings
+from gpuslice.config.settings import Bind, Nested, Settings
 from gpuslice.config.xid_list import parse_xid_list
+from gpuslice.slicing.thread_annotations import ThreadAnnotations
 
 _CDI_FEATURES = frozenset({
     "enable-explicit-driver-libraries", "disable-nvsandboxutils", "enable-coherent-annotations",
@@ -26,6 +27,7 @@ def settings_warnings(options: OptionReader, settings: Settings) -> tuple[str, .
         *_cdi_warnings(settings),
         *_memory_warnings(options, settings),
         *_nested_warnings(options, settings),
+        *_bind_warnings(settings),
     )
 
 
@@ -46,6 +48,11 @@ def _memory_warnings(options: OptionReader, settings: Settings) -> Iterator[str]
             "sharing.memory takes every GPU that is not in MIG mode, so that only MIG devices have "
             "replicas; set memory-devices to the GPUs for memory units"
         )
+
+
+def _bind_warnings(settings: Settings) -> Iterator[str]:
+    if settings.bind is Bind.ENV and settings.thread_annotations is not ThreadAnnotations.OFF:
+        yield "thread-annotations has no effect: bind is env; set bind to cdi or auto"
 
 
 def _nested_warnings(options: OptionReader, settings: Settings) -> Iterator[str]:

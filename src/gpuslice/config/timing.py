@@ -53,6 +53,13 @@ class Timing:
     # Search for lists of nested nodes that no container uses, and how long to keep them at least.
     nested_file_scan: float = 600.0
     nested_file_keep: float = 3600.0
+    # Until a container starts although its runtime has not read its CDI specification.
+    cdi_read: float = 0.5
+    # Check whether the runtime reads CDI specifications, as long as it does not.
+    cdi_probe: float = 60.0
+    # Search for CDI specifications of containers that are gone, and how long to keep them at least.
+    bound_spec_scan: float = 60.0
+    bound_spec_keep: float = 60.0
     # Until a program starts without the label of its node.
     node_label: float = 10.0
     # Check a directory without an event, for changes that inotify does not report.

@@ -12,28 +12,34 @@ from gpuslice.files.lock import locked_directory
 
 def replace_file(path: Path, content: bytes, mode: int = 0o644) -> bool:
     """Returns whether it was written. The directory must exist. Blocks. Raises OSError."""
-    if _is_current(path, content, mode):
+    if is_current(path, content, mode):
         return False
+    with draft_of(path) as draft:
+        write_draft(draft, content, mode)
+    return True
+
+
+def write_draft(draft: Path, content: bytes, mode: int = 0o644) -> None:
+    """Call it in `draft_of`."""
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-    with _draft_of(path) as draft, os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
+    with os.fdopen(os.open(draft, flags, 0o600), "wb") as file:
         file.write(content)
         file.flush()
         os.fchmod(file.fileno(), mode)
         os.fsync(file.fileno())
-    return True
 
 
 def replace_link(path: Path, target: Path) -> bool:
     """Returns whether it was written. The directory must exist, the target need not."""
     if path.is_symlink() and path.readlink() == target:
         return False
-    with _draft_of(path) as draft:
+    with draft_of(path) as draft:
         draft.symlink_to(target)
     return True
 
 
 @contextlib.contextmanager
-def _draft_of(path: Path) -> Iterator[Path]:
+def draft_of(path: Path) -> Iterator[Path]:
     """A path to write to, which is renamed to `path` if there is no error.
 
     It is always the same: a crash leaves at most one draft, and the next write removes it. Readers
@@ -52,7 +58,7 @@ def _draft_of(path: Path) -> Iterator[Path]:
         os.fsync(directory)
 
 
-def _is_current(path: Path, content: bytes, mode: int) -> bool:
+def is_current(path: Path, content: bytes, mode: int = 0o644) -> bool:
     """A file with another mode is replaced: other users read it."""
     with contextlib.suppress(OSError):
         return path.stat().st_mode & 0o777 == mode and path.read_bytes() == content

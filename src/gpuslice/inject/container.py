@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuslice.config.settings import ContainerSettings
@@ -14,6 +14,7 @@ from gpuslice.inject.visible import Host, visible
 from gpuslice.mps.daemons import Daemon
 from gpuslice.slicing.device import Device
 from gpuslice.slicing.grant import Grant, GrantedPart
+from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.rules import SharingStrategy
 
 
@@ -34,15 +35,21 @@ class Injection:
 def container_edits(grants: Sequence[Grant], injection: Injection) -> list[ContainerEdits]:
     """One per grant. The grants are those of one Allocate call, that is, of one pod."""
     pod_units = sum(one.count for one in grants)
-    return [_edits(one, pod_units, injection) for one in grants]
+    return [edits_of_one(one, pod_units, injection) for one in grants]
 
 
-def _edits(grant: Grant, pod_units: int, injection: Injection) -> ContainerEdits:
+def edits_of_one(
+    grant: Grant,
+    pod_units: int,
+    injection: Injection,
+    adjust: Callable[[Limits], Limits] = lambda limits: limits,
+) -> ContainerEdits:
+    """`adjust` changes the limits that follow from the grant."""
     parts = [_visible_devices(grant, injection)]
     if grant.pool.sharing is SharingStrategy.MEMORY:
         [granted] = grant.parts
         parts.append(gpushare_variables(granted, pod_units=pod_units))
-    parts += [_limits(granted, injection) for granted in grant.parts if granted.part.daemon]
+    parts += [_limits(one, injection, adjust) for one in grant.parts if one.part.daemon]
     return merged(parts)
 
 
@@ -59,6 +66,9 @@ def _visible_devices(grant: Grant, injection: Injection) -> ContainerEdits:
     return visible(devices, injection.containers, injection.host)
 
 
-def _limits(granted: GrantedPart, injection: Injection) -> ContainerEdits:
+def _limits(
+    granted: GrantedPart, injection: Injection, adjust: Callable[[Limits], Limits]
+) -> ContainerEdits:
     daemon = injection.daemons[granted.part.daemon or ""]
-    return mps_client(granted.part.device.uuid, granted.limits, daemon, injection.limit_key)
+    limits = adjust(granted.limits)
+    return mps_client(granted.part.device.uuid, limits, daemon, injection.limit_key)

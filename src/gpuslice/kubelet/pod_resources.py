@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,8 +10,14 @@ from pathlib import Path
 import grpc
 
 from gpuslice.kubelet.api import podresources_pb2 as api
+from gpuslice.slicing.holders import Holder
 
 _LIST_SECONDS = 5.0
+# The kubelet rejects bursts of requests.
+_RETRY_SECONDS = (0.05, 0.1, 0.2, 0.4, 0.8)
+
+# Containers by resource.
+Holders = Mapping[str, tuple[Holder, ...]]
 
 
 class PodResourcesError(Exception):
@@ -30,24 +37,45 @@ class PodResources:
 
     async def devices_in_use(self) -> Mapping[str, frozenset[str]]:
         """Device ids by resource. Raises PodResourcesError."""
+        return {
+            resource: frozenset().union(*(holder.ids for holder in held))
+            for resource, held in (await self.holders()).items()
+        }
+
+    async def holders(self) -> Holders:
+        """The containers that hold devices; without init containers. Raises PodResourcesError."""
         if not self._socket.exists():
             raise PodResourcesError(
                 f"{self._socket} does not exist: mount the kubelet's pod-resources directory into "
                 "this container, next to its device-plugins directory"
             )
         try:
-            response = await self._list()
+            response = await self._list_with_retries()
         except grpc.aio.AioRpcError as error:
             raise PodResourcesError(
                 f"the kubelet does not list its containers at {self._socket} "
                 f"({error.code().name}: {error.details()})"
             ) from error
-        ids: defaultdict[str, set[str]] = defaultdict(set)
+        held: defaultdict[str, list[Holder]] = defaultdict(list)
         for pod in response.pod_resources:
             for container in pod.containers:
+                ids: defaultdict[str, set[str]] = defaultdict(set)
                 for devices in container.devices:
                     ids[devices.resource_name].update(devices.device_ids)
-        return {resource: frozenset(held) for resource, held in ids.items()}
+                for resource, some in ids.items():
+                    name = f"{pod.namespace}/{pod.name}"
+                    held[resource].append(Holder(name, container.name, frozenset(some)))
+        return {resource: tuple(some) for resource, some in held.items()}
+
+    async def _list_with_retries(self) -> api.ListPodResourcesResponse:
+        for seconds in _RETRY_SECONDS:
+            try:
+                return await self._list()
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not grpc.StatusCode.RESOURCE_EXHAUSTED:
+                    raise
+            await asyncio.sleep(seconds)
+        return await self._list()
 
     async def _list(self) -> api.ListPodResourcesResponse:
         options = [
@@ -65,3 +93,29 @@ class PodResources:
                 api.ListPodResourcesRequest(), timeout=_LIST_SECONDS
             )
             return response
+
+
+class SharedList:
+    """One list for all containers that start at the same time.
+
+    A caller never gets a list that was started before its call: the container may be missing.
+    """
+
+    def __init__(self) -> None:
+        self._running: asyncio.Task[Holders] | None = None
+        self._next: asyncio.Task[Holders] | None = None
+
+    async def holders(self, pod_resources: PodResources) -> Holders:
+        """Raises PodResourcesError."""
+        if self._next is None:
+            self._next = asyncio.create_task(self._list_after(self._running, pod_resources))
+        # A caller that is cancelled leaves the list to the others.
+        return await asyncio.shield(self._next)
+
+    async def _list_after(
+        self, running: asyncio.Task[Holders] | None, pod_resources: PodResources
+    ) -> Holders:
+        if running is not None:
+            await asyncio.wait([running])
+        self._running, self._next = self._next, None
+        return await pod_resources.holders()

@@ -50,6 +50,11 @@ def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
     return with_prefix(_PREFIX, labels)
 
 
+def binding_labels(mode: str | None) -> dict[str, str]:
+    """How containers get their limits: `cdi`, or `env`, which pods can override."""
+    return with_prefix(_PREFIX, {} if mode is None else {"limits.bind": mode})
+
+
 def _memory_labels(pool: Pool, unit: MemoryUnit) -> dict[str, object]:
     return {
         "memory.unit": unit,

@@ -25,6 +25,7 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     yield from _settings(before, after)
     yield from _config_problems(before, after)
     yield from _notices(before, after)
+    yield from _binding(before, after)
     yield from _pools(before, after)
     yield from _faults(before, after)
     yield from _daemons(before, after)
@@ -53,6 +54,21 @@ def _notices(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     for notice in after.notices:
         if notice not in before.notices:
             yield Change(notice.code, notice.message, LogLevel.WARNING)
+
+
+def _binding(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    binding = after.binding
+    if binding is None or binding == before.binding:
+        return
+    if binding.by_cdi:
+        yield Change(Code.BOUND_BY_CDI, "containers get their limits by CDI")
+        return
+    yield Change(
+        Code.BOUND_BY_ENVIRONMENT,
+        "containers get their limits by environment variables, which pods can override",
+        LogLevel.INFO if binding.is_chosen else LogLevel.WARNING,
+        {"reason": binding.reason},
+    )
 
 
 def _pools(before: Snapshot, after: Snapshot) -> Iterator[Change]:

@@ -33,6 +33,21 @@ class DaemonState:
     since: float = field(default=0.0, compare=False)
 
 
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """How containers get their limits now."""
+
+    by_cdi: bool
+    # Why not by CDI.
+    reason: str = ""
+    # Whether the settings ask for it.
+    is_chosen: bool = False
+
+    @property
+    def mode(self) -> str:
+        return "cdi" if self.by_cdi else "env"
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that is known about the node. Readers never modify it."""
@@ -50,6 +65,8 @@ class Snapshot:
     faults: tuple[Fault, ...] = ()
     # MPS control daemons by name. One that is missing has not been probed.
     daemons: Mapping[str, DaemonState] = field(default_factory=dict)
+    # None: no resource has limits, or this is not known yet.
+    binding: Binding | None = None
     # Device ids that containers hold, by resource; None: unknown.
     in_use: Mapping[str, frozenset[str]] | None = None
 

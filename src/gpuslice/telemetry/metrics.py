@@ -40,6 +40,9 @@ class Metrics(Protocol):
     def driver(self, problem: str | None) -> None:
         """Why the driver cannot be used; None: it can."""
 
+    def binding(self, mode: str | None) -> None:
+        """How containers get their limits: cdi or env; None: no resource has limits."""
+
     def forget(self, resource: str) -> None:
         """The resource is no longer advertised. Its counters stay."""
 
@@ -67,6 +70,9 @@ class NoMetrics:
     def driver(self, problem: str | None) -> None:
         pass
 
+    def binding(self, mode: str | None) -> None:
+        pass
+
     def forget(self, resource: str) -> None:
         pass
 
@@ -88,6 +94,7 @@ class Recorder:
         # uuid -> (minor, healthy)
         self.gpus: dict[str, tuple[int, bool]] = {}
         self.driver_problem: str | None = None
+        self.binding_mode: str | None = None
 
     def reloaded(self, ok: bool) -> None:
         self.reloads[ok] += 1
@@ -110,6 +117,9 @@ class Recorder:
 
     def driver(self, problem: str | None) -> None:
         self.driver_problem = problem
+
+    def binding(self, mode: str | None) -> None:
+        self.binding_mode = mode
 
     def forget(self, resource: str) -> None:
         self.counts.pop(resource, None)

@@ -65,6 +65,7 @@ class _AgentMetrics(Collector):
         yield from _configuration(self._recorder)
         yield from _resources(self._recorder)
         yield _gpus(self._recorder)
+        yield _binding(self._recorder)
 
     def _build(self) -> Metric:
         build = GaugeMetricFamily(
@@ -143,6 +144,18 @@ def _resources(recorder: Recorder) -> Iterable[Metric]:
     for (resource, ok), count in sorted(recorder.allocations.items()):
         allocations.add_metric([resource, _result(ok)], count)
     yield allocations
+
+
+def _binding(recorder: Recorder) -> Metric:
+    binding = GaugeMetricFamily(
+        "gpuslice_limits_bound",
+        "1 for the way in which containers get their limits: cdi, or env, which pods can override.",
+        labels=["by"],
+    )
+    if recorder.binding_mode is not None:
+        for mode in ("cdi", "env"):
+            binding.add_metric([mode], recorder.binding_mode == mode)
+    return binding
 
 
 def _gpus(recorder: Recorder) -> Metric:

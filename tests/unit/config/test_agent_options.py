@@ -15,8 +15,9 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
-from gpuslice.config.settings import DeviceId, DeviceList, Discovery, MpsCheck, Settings
+from gpuslice.config.settings import Bind, DeviceId, DeviceList, Discovery, MpsCheck, Settings
 from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
+from gpuslice.slicing.thread_annotations import ThreadAnnotations
 from gpuslice.slicing.threads import ThreadStrategy
 from gpuslice.slicing.units import MemoryUnit
 
@@ -122,6 +123,15 @@ NVIDIA = [
     Row(
         "device-discovery-strategy", "DEVICE_DISCOVERY_STRATEGY", "discovery", Discovery.AUTO,
         "tegra", Discovery.TEGRA, "flags: {deviceDiscoveryStrategy: tegra}", invalid=("wsl",),
+    ),
+    Row(
+        "bind", "GPUSLICE_BIND", "bind", Bind.ENV, "cdi", Bind.CDI, "flags: {bind: cdi}",
+        invalid=("CDI", "none"),
+    ),
+    Row(
+        "thread-annotations", "GPUSLICE_THREAD_ANNOTATIONS", "thread_annotations",
+        ThreadAnnotations.OFF, "lower", ThreadAnnotations.LOWER,
+        "flags: {threadAnnotations: lower}", invalid=("on", "raise"),
     ),
     Row(
         "imex-channel-ids", "IMEX_CHANNEL_IDS", "containers.imex_channels", (), "0", (0,),
@@ -269,8 +279,8 @@ def test_the_file_sets_the_option(row: Row, tmp_path: Path) -> None:
 def test_a_flag_overrides_a_variable_and_a_variable_the_file(row: Row, tmp_path: Path) -> None:
     default = next(option for option in OPTIONS if option.name == row.flag).default
     plain = {"the driver root": "/", "": ""}.get(default, default)
-    if row.flag == "memory-devices":
-        plain = "none"
+    # Their defaults differ between the programs.
+    plain = {"memory-devices": "none", "bind": "env"}.get(row.flag, plain)
     file = tmp_path / "config.yaml"
     file.write_text(row.yaml)
     other = {row.variable: row.text}

@@ -47,6 +47,8 @@ flags:
   mofedEnabled: true
   useNodeFeatureAPI: false
   deviceDiscoveryStrategy: nvml
+  bind: env
+  threadAnnotations: off
   nested: guest
   nestedEnv: /etc/gpu.env
   nestedFile: /list

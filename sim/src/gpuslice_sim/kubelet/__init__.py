@@ -11,6 +11,7 @@ stream, and a restart deletes every socket in the directory. Tests with the real
 tests/cluster.
 """
 
+from gpuslice_sim.kubelet.cdi_runtime import CdiRuntime
 from gpuslice_sim.kubelet.endpoint import Endpoint
 from gpuslice_sim.kubelet.kubelet import Kubelet
 from gpuslice_sim.kubelet.pods import AdmissionError, Allocation, Container, Pod, StartError
@@ -18,6 +19,7 @@ from gpuslice_sim.kubelet.pods import AdmissionError, Allocation, Container, Pod
 __all__ = [
     "AdmissionError",
     "Allocation",
+    "CdiRuntime",
     "Container",
     "Endpoint",
     "Kubelet",

@@ -18,6 +18,8 @@ import grpc
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import services
+from gpuslice_sim.kubelet.cdi_runtime import CdiRuntime, UnresolvableDevices
+from gpuslice_sim.kubelet.checkpoint import write_checkpoint
 from gpuslice_sim.kubelet.device_choice import choose, held_by_init
 from gpuslice_sim.kubelet.endpoint import DialError, Endpoint, connect, describe
 from gpuslice_sim.kubelet.pods import AdmissionError, Allocation, Container, Pod, StartError
@@ -29,9 +31,16 @@ _RESOURCE_NAME = re.compile(r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?/[A-Za-z0-9]([-\w.]
 
 class Kubelet:
     def __init__(
-        self, directory: Path, *, pod_resources: Path | None = None, seed: int = 0
+        self,
+        directory: Path,
+        *,
+        pod_resources: Path | None = None,
+        runtime: CdiRuntime | None = None,
+        seed: int = 0,
     ) -> None:
+        """Without `runtime`, containers are created by a runtime that ignores CDI."""
         self.directory = directory
+        self.runtime = runtime
         self.pod_resources_socket = pod_resources
         self.registrations = 0
         self._random = random.Random(seed)
@@ -151,11 +160,16 @@ class Kubelet:
             raise AdmissionError(f"Allocate failed due to {describe(error)}") from error
         with self._changed:
             self._allocations.extend(admitted)
+            write_checkpoint(self.directory, self._allocations)
         return admitted
 
     def start_container(self, pod: Pod, container: str) -> api.ContainerAllocateResponse:
-        """Starts a container: calls PreStartContainer and returns the cached answer."""
+        """Starts a container: calls PreStartContainer and creates it from the cached answer.
+
+        Returns what the container has: variables of the pod replace those of the answer.
+        """
         merged = api.ContainerAllocateResponse()
+        own_env: dict[str, str] = {}
         for allocation in self.allocations(pod, container):
             endpoint = self.endpoint(allocation.resource)
             if endpoint is None:
@@ -172,11 +186,19 @@ class Kubelet:
                 except grpc.RpcError as error:
                     raise StartError(describe(error)) from error
             merged.MergeFrom(allocation.response)
+            own_env = allocation.container.env
+        if self.runtime is not None:
+            try:
+                return self.runtime.create(merged, own_env)
+            except UnresolvableDevices as error:
+                raise StartError(str(error)) from error
+        merged.envs.update(own_env)
         return merged
 
     def remove(self, pod: Pod) -> None:
         with self._changed:
             self._allocations = [a for a in self._allocations if a.pod is not pod]
+            write_checkpoint(self.directory, self._allocations)
 
     def allocations(self, pod: Pod | None = None, container: str = "") -> list[Allocation]:
         with self._changed:

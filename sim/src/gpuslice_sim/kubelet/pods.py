@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
@@ -12,6 +12,8 @@ class Container:
     name: str
     requests: dict[str, int]
     init: bool = False
+    # The variables that the pod itself sets.
+    env: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +21,10 @@ class Pod:
     name: str
     containers: list[Container]
     namespace: str = "default"
+
+    @property
+    def uid(self) -> str:
+        return f"uid-of-{self.namespace}-{self.name}"
 
 
 @dataclass(slots=True)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
+from gpuslice.cluster.pods import pod_annotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
@@ -24,6 +26,7 @@ from gpuslice.node.state import NodeState
 from gpuslice.node.triggers import Trigger, Triggers
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.list_watch import watch_list
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
@@ -91,12 +94,16 @@ class Agent:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
-            servers = PluginServers(tasks, state, monitor, usage, metrics, timing)
+            binder = LateBinder(
+                state, timing, partial(pod_annotations, api) if api is not None else None
+            )
+            servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
             target = AgentTarget(
                 driver,
                 state,
                 servers,
                 monitor,
+                binder,
                 lambda: self._triggers.add_later(Trigger.PLAN, timing.retry),
             )
             reconciler = Reconciler(
@@ -112,6 +119,7 @@ class Agent:
             try:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
+                tasks.create_task(binder.run())
                 tasks.create_task(NestedFileCollector(state, timing).run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(

@@ -56,8 +56,8 @@ class LabelPublisher:
             if _labels(before.settings) != _labels(after.settings):
                 self._moved.set()
         if self._loop is not None and (
-            (before.settings, before.inventory, before.pools)
-            != (after.settings, after.inventory, after.pools)
+            (before.settings, before.inventory, before.pools, before.binding)
+            != (after.settings, after.inventory, after.pools, after.binding)
         ):
             self._loop.wake()
 
@@ -92,6 +92,7 @@ class LabelPublisher:
     async def _collect(self) -> Labels:
         from gpuslice.labels.collect import collect_labels
         from gpuslice.labels.errors import NodeUnreadable
+        from gpuslice.labels.gpuslice_labels import binding_labels
 
         snapshot = self._state.current
         settings = _in_force(snapshot)
@@ -101,7 +102,9 @@ class LabelPublisher:
         def collect(nvml: Nvml | None) -> Labels:
             if nvml is None and platform is Platform.NVML:
                 raise NodeUnreadable("the NVIDIA driver is not loaded")
-            return collect_labels(nvml, platform, gpus, snapshot.pools, settings, timestamp)
+            labels = collect_labels(nvml, platform, gpus, snapshot.pools, settings, timestamp)
+            mode = None if snapshot.binding is None else snapshot.binding.mode
+            return dict(sorted((labels | binding_labels(mode)).items()))
 
         try:
             return await self._driver.read(collect)

@@ -25,6 +25,7 @@ class MetricsReader:
                 self._metrics.forget_gpu(gpu.uuid)
         for gpu in after.inventory.gpus:
             self._metrics.gpu(gpu.uuid, gpu.minor, not after.gpu_faults(gpu.uuid))
+        self._metrics.binding(None if after.binding is None else after.binding.mode)
         hangs = (f.message for f in after.faults if f.code is Code.DRIVER_NOT_RESPONDING)
         self._metrics.driver(next(hangs, None))
 

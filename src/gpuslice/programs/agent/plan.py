@@ -21,6 +21,7 @@ from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
 from gpuslice.node.errors import ProgramError, unreadable
 from gpuslice.node.notices import hardware_notices
+from gpuslice.programs.agent.binding import BindingPlan, plan_binding
 from gpuslice.programs.agent.host import read_host
 from gpuslice.programs.agent.nested_files import check_nested_directory, write_nested_file
 from gpuslice.slicing.catalogue import catalogue
@@ -45,6 +46,8 @@ class AgentPlan:
     # Devices that cannot be injected.
     faults: tuple[Fault, ...]
     injection: Injection
+    # None: no pool has limits.
+    binding: BindingPlan | None = None
     # Device nodes that are missing; their devices are unhealthy until they appear.
     awaited: tuple[Path, ...] = ()
     # Of the file with the GPUs of a nested node, when it was read.
@@ -104,6 +107,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
             settings.nested_file, partial(write_nested_file, Path(settings.nested_directory))
         ),
     )
+    binding = plan_binding(settings, found.pools)
     awaited: tuple[Path, ...] = ()
     outdated: tuple[Notice, ...] = ()
     if settings.containers.uses_cdi:
@@ -120,6 +124,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         (*hardware_notices(inventory, found.pools, settings), *found.notices, *outdated),
         tuple(_cdi_faults(found.pools, injection)),
         injection,
+        binding,
         awaited,
         version,
         bool(outdated),

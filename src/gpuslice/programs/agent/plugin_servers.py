@@ -17,6 +17,7 @@ from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin, pre_start_required
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -44,6 +45,7 @@ class PluginServers:
         state: NodeState,
         monitor: DaemonMonitor,
         usage: UsageTracker,
+        binder: LateBinder,
         metrics: Metrics,
         timing: Timing,
     ) -> None:
@@ -51,6 +53,7 @@ class PluginServers:
         self._state = state
         self._monitor = monitor
         self._usage = usage
+        self._binder = binder
         self._metrics = metrics
         self._timing = timing
         self._running: dict[str, _Running] = {}
@@ -135,7 +138,7 @@ class PluginServers:
                 running.server.wake()
 
     def _start(self, pool: Pool, plan: AgentPlan) -> None:
-        plugin = PoolPlugin(pool, plan, self._state, self._monitor, self._usage)
+        plugin = PoolPlugin(pool, plan, self._state, self._monitor, self._usage, self._binder)
         server = None
         if self._kubelet_socket:
             socket = Path(self._kubelet_socket)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
+from gpuslice.cdi.bound_specs import device_name, qualified
 from gpuslice.codes import Code
 from gpuslice.config.settings import MpsCheck
+from gpuslice.inject.bound import named_answer
 from gpuslice.inject.container import container_edits
 from gpuslice.inject.edits import ContainerEdits
 from gpuslice.kubelet.plugin_service import Refused
@@ -15,7 +17,9 @@ from gpuslice.kubelet.wire import DeviceGroup
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.binding import binds_late
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.nested_files import NestedFileError
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -41,12 +45,14 @@ class PoolPlugin:
         state: NodeState,
         monitor: DaemonMonitor,
         usage: UsageTracker,
+        binder: LateBinder,
     ) -> None:
         self._pool = pool
         self._plan = plan
         self._state = state
         self._monitor = monitor
         self._usage = usage
+        self._binder = binder
         # None: not computed yet.
         self._longest_request: int | None = None
         self._devices = Watchable(self._advertised(state.current))
@@ -107,6 +113,12 @@ class PoolPlugin:
             raise Refused(
                 refusal.code, f'invalid allocation request for "{self.name}": {refusal}'
             ) from refusal
+        binding = self._plan.binding
+        if binding is not None and binding.names_cdi and binds_late(pool):
+            edits = [
+                await self._named(pool, ids, one, strict=binding.strict)
+                for ids, one in zip(containers, edits, strict=True)
+            ]
         self._usage.allocated(self.name, (one for ids in containers for one in ids))
         return edits
 
@@ -128,9 +140,19 @@ class PoolPlugin:
                     f"{error}",
                 ) from error
 
+        if binds_late(self._pool):
+            await self._binder.bind(self._pool, self._plan.injection, ids)
+
     async def before_registration(self) -> None:
         if self._pool.advertises_one_gpu:
             await self._usage.read()
+
+    async def _named(
+        self, pool: Pool, ids: Sequence[str], edits: ContainerEdits, *, strict: bool
+    ) -> ContainerEdits:
+        await self._binder.forget(pool.resource, ids)
+        name = qualified(device_name(pool.resource, ids))
+        return named_answer(edits, name, strict=strict)
 
     def _daemons(self, ids: Sequence[str]) -> set[str]:
         """The daemons that limit these devices. An unknown device needs all of them."""
@@ -164,5 +186,7 @@ class PoolPlugin:
 def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
     """Whether containers must not start before their GPU and their MPS daemon are checked."""
     if pool.sharing is SharingStrategy.MEMORY:
+        return True
+    if plan.binding is not None and plan.binding.names_cdi and binds_late(pool):
         return True
     return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

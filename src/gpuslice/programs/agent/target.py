@@ -21,6 +21,7 @@ from gpuslice.node.notices import config_notices
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.plan import AgentPlan, all_devices, check_directories, make_plan
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.slicing.notice import Notice
@@ -48,6 +49,7 @@ class AgentTarget:
         state: NodeState,
         servers: PluginServers,
         monitor: DaemonMonitor,
+        binder: LateBinder,
         plan_again: Callable[[], None] = lambda: None,
     ) -> None:
         """`plan_again` is called after a plan that could be applied in part only."""
@@ -56,6 +58,7 @@ class AgentTarget:
         self._state = state
         self._servers = servers
         self._monitor = monitor
+        self._binder = binder
         self._watched: HealthSettings | None = None
         self._plan: AgentPlan | None = None
         # Directories with CDI specifications of ours, under any settings.
@@ -109,6 +112,7 @@ class AgentTarget:
             )
         )
         self._monitor.apply(plan.daemons)
+        self._binder.apply(plan.binding, plan.settings.cdi.directory)
         await self._servers.apply(plan)
         if plan.is_partial:
             self._plan_again()
@@ -133,8 +137,11 @@ class AgentTarget:
         """At the end of the agent, if the settings ask for it. Blocks."""
         if self._plan is None or not self._plan.settings.cdi.remove_on_exit:
             return
+        from gpuslice.cdi.bound_specs import BoundSpecs
         from gpuslice.cdi.store import CdiStore
 
+        if self._plan.binding is not None and self._plan.binding.names_cdi:
+            BoundSpecs(Path(self._plan.settings.cdi.directory)).collect()
         self._stopped = True
         # A plan continues in its thread after it is cancelled, and must not write afterwards.
         locked = self._cdi_lock.acquire(timeout=_PLAN_SECONDS)

@@ -28,6 +28,7 @@ from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.plan import AgentPlan, _cdi_faults, make_plan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -58,7 +59,7 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor.apply(plan.daemons)
             [pool] = plan.pools
             usage = UsageTracker(state, Timing(), lambda: "")
-            plugin = PoolPlugin(pool, plan, state, monitor, usage)
+            plugin = PoolPlugin(pool, plan, state, monitor, usage, LateBinder(state, Timing()))
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})

@@ -26,6 +26,7 @@ from gpuslice.node.errors import ProgramError
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
+from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plugin_servers import PluginServers
 from gpuslice.programs.agent.target import AgentTarget
@@ -62,8 +63,10 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
         async with asyncio.TaskGroup() as tasks:
             monitor = DaemonMonitor(tasks, state, Timing())
             usage = UsageTracker(state, Timing(), lambda: "")
-            servers = PluginServers(tasks, state, monitor, usage, NoMetrics(), Timing())
-            await scenario(Node(state, AgentTarget(Driver(Timing()), state, servers, monitor)))
+            binder = LateBinder(state, Timing())
+            servers = PluginServers(tasks, state, monitor, usage, binder, NoMetrics(), Timing())
+            target = AgentTarget(Driver(Timing()), state, servers, monitor, binder)
+            await scenario(Node(state, target))
 
     asyncio.run(main())
 

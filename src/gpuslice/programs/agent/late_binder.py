@@ -1,0 +1,296 @@
+"""Gives each container its limits at the moment it starts, as a CDI specification."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from gpuslice.cdi.bound_specs import BoundSpecs, device_name, qualified
+from gpuslice.cdi.errors import CdiError
+from gpuslice.cluster.errors import ClusterError
+from gpuslice.codes import Code
+from gpuslice.config.timing import Timing
+from gpuslice.inject.bound import specified
+from gpuslice.inject.container import Injection, edits_of_one
+from gpuslice.kubelet.checkpoint import read_checkpoint
+from gpuslice.kubelet.plugin_service import Refused
+from gpuslice.kubelet.pod_resources import (
+    Holders,
+    PodResources,
+    PodResourcesError,
+    SharedList,
+    pod_resources_socket,
+)
+from gpuslice.node.snapshot import Binding
+from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.slicing.errors import GrantRefused
+from gpuslice.slicing.grant import grant
+from gpuslice.slicing.holders import Holder, Starting, starting_container
+from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.thread_annotations import (
+    ThreadAnnotations,
+    apply_annotation,
+    wanted_percent,
+)
+from gpuslice.telemetry.conditions import Conditions
+from gpuslice.telemetry.logs import Logger, LogLevel
+
+log = Logger(__name__)
+
+_COLLECT, _PROBE = "collect", "probe"
+# Namespace and name of a pod -> its annotations. Raises ClusterError.
+ReadAnnotations = Callable[[str, str], Awaitable[Mapping[str, str]]]
+# A runtime that was never seen to read specifications probably ignores them.
+_SHORT_WAIT = 0.2
+
+
+class LateBinder:
+    """Writes specifications, removes those that nothing uses, and publishes whether they apply."""
+
+    def __init__(
+        self, state: NodeState, timing: Timing, annotations: ReadAnnotations | None = None
+    ) -> None:
+        """`annotations` reads those of a pod; None: there is no API server."""
+        self._annotations = annotations
+        self._state = state
+        self._timing = timing
+        self._lists = SharedList()
+        self._plan: BindingPlan | None = None
+        self._specs: BoundSpecs | None = None
+        self._directory = ""
+        # Whether the runtime was seen to read specifications.
+        self._is_read = False
+        # Whether it had an occasion.
+        self._is_probed = False
+        self._conditions = Conditions(log)
+
+    def apply(self, plan: BindingPlan | None, directory: str) -> None:
+        if directory != self._directory:
+            self._directory = directory
+            self._is_read = self._is_probed = False
+            self._specs = BoundSpecs(Path(directory))
+        self._plan = plan
+        self._publish()
+
+    async def forget(self, resource: str, ids: Sequence[str]) -> None:
+        """Call it in Allocate: another pod may have had the same devices. Raises Refused.
+
+        If the runtime missed the next change, it would create the container with the limits of that
+        pod. Without the specification, it does not create the container, and the kubelet retries.
+        """
+        name, specs = device_name(resource, ids), self._specs
+        if specs is None or name not in specs:
+            return
+        try:
+            await asyncio.to_thread(specs.remove, name)
+        except CdiError as error:
+            raise Refused(error.code, f"{resource}: {error}") from error
+
+    async def bind(self, pool: Pool, injection: Injection, ids: Sequence[str]) -> None:
+        """Call it before each start of a container. Raises Refused."""
+        plan, specs = self._plan, self._specs
+        if plan is None or specs is None:
+            return
+        name = device_name(pool.resource, ids)
+        if not plan.names_cdi and not await self._was_named(name, specs):
+            return
+        try:
+            granted = grant(pool, ids)
+        except GrantRefused as refusal:
+            if name in specs:
+                return  # it has what it had; the settings changed since
+            raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
+                refusal
+            )
+        starting = await self._starting(pool.resource, ids)
+        try:
+            wanted = await self._wanted_percent(starting)
+        except ClusterError as error:
+            if name in specs:
+                return  # the limits of its last start
+            raise Refused(
+                Code.ANNOTATIONS_UNKNOWN,
+                f"{pool.resource}: the container waits because its limits cannot be set: the "
+                f"annotations of its pod cannot be read: {error}",
+            ) from error
+        except GrantRefused as refusal:
+            raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
+                refusal
+            )
+        adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
+        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
+        wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
+        try:
+            is_read = await specs.put(name, specified(edits), wait)
+        except CdiError as error:
+            raise Refused(
+                error.code,
+                f"{pool.resource}: the container waits because its limits cannot be set: {error}",
+            ) from error
+        if is_read is None:
+            return
+        log.info(
+            Code.LIMITS_BOUND,
+            "wrote the limits of a container",
+            resource=pool.resource,
+            pod=starting.pod,
+            container=starting.container or "an init container",
+            cdi=qualified(name),
+            read=is_read,
+        )
+        self._seen(is_read)
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(self._probe_periodically())
+            tasks.create_task(self._collect_periodically())
+
+    async def _starting(self, resource: str, ids: Sequence[str]) -> Starting:
+        socket = self._kubelet_socket()
+        checkpoint = partial(read_checkpoint, socket)
+        listed: tuple[Holder, ...] = ()
+        reason = "neither its list of containers nor its checkpoint has these devices"
+        try:
+            found = await self._lists.holders(PodResources(pod_resources_socket(socket)))
+            listed = found.get(resource, ())
+        except PodResourcesError as error:
+            reason = str(error)
+        starting = starting_container(ids, listed, lambda: ())
+        if starting is None:
+            entries = await asyncio.to_thread(checkpoint)
+            recorded = tuple(one.holder for one in entries if one.resource == resource)
+            starting = starting_container(ids, listed, lambda: recorded)
+        if starting is None:
+            raise Refused(
+                Code.POD_UNKNOWN,
+                f"{resource}: the container waits because its limits cannot be set: the kubelet "
+                f"does not tell which pod it belongs to ({reason})",
+            )
+        return starting
+
+    @property
+    def _policy(self) -> ThreadAnnotations:
+        settings = self._state.current.settings
+        return ThreadAnnotations.OFF if settings is None else settings.thread_annotations
+
+    async def _wanted_percent(self, starting: Starting) -> int | None:
+        """Raises ClusterError or GrantRefused.
+
+        A pod that only the checkpoint of the kubelet has is not known by name: it gets what it was
+        granted.
+        """
+        if self._policy is ThreadAnnotations.OFF or not starting.is_named:
+            return None
+        if self._annotations is None:
+            raise ClusterError("there is no API server: set node-name")
+        namespace, _, name = starting.pod.partition("/")
+        return wanted_percent(await self._annotations(namespace, name), starting.container)
+
+    async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
+        """Whether an earlier answer of Allocate, under other settings, names a specification.
+
+        The kubelet keeps that answer, and the container would not start without the specification.
+        """
+        if name in specs:
+            return True
+        entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
+        return any(qualified(name) in entry.cdi_devices for entry in entries)
+
+    async def _probe_periodically(self) -> None:
+        while True:
+            if self._plan is not None and self._plan.names_cdi and not self._is_read:
+                await self._probe()
+            await asyncio.sleep(self._timing.cdi_probe)
+
+    async def _probe(self) -> None:
+        assert self._specs is not None
+        try:
+            self._seen(await self._specs.probe(self._timing.cdi_read))
+        except CdiError as error:
+            # Containers that start report it, too.
+            self._conditions.set(
+                _PROBE,
+                error.code,
+                "cannot write CDI specifications",
+                error,
+                level=LogLevel.WARNING,
+            )
+
+    async def _collect_periodically(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.bound_spec_scan)
+            await self.collect()
+
+    async def collect(self) -> None:
+        """Removes the specifications of containers that the kubelet does not list.
+
+        It lists no init containers. The runtime needs a specification only to create the container,
+        and before each start the specification is written again.
+        """
+        specs = self._specs
+        if specs is None or not self._kubelet_socket().name:
+            return
+        try:
+            listed = await self._lists.holders(
+                PodResources(pod_resources_socket(self._kubelet_socket()))
+            )
+            keep = _names(listed)
+            removed = await asyncio.to_thread(specs.collect, keep, self._timing.bound_spec_keep)
+        except (PodResourcesError, CdiError) as error:
+            self._conditions.set(
+                _COLLECT,
+                Code.CDI_SPEC_OUTDATED,
+                "cannot remove CDI specifications that nothing uses",
+                error,
+                level=LogLevel.WARNING,
+            )
+            return
+        self._conditions.clear(_COLLECT)
+        if removed:
+            log.info(
+                Code.BOUND_SPEC_REMOVED,
+                "removed CDI specifications of containers that are gone",
+                count=len(removed),
+            )
+
+    def _seen(self, is_read: bool) -> None:  # noqa: FBT001
+        """A busy runtime may be late once. One that never reads ignores CDI."""
+        self._conditions.clear(_PROBE)
+        self._is_probed = True
+        self._is_read |= is_read
+        self._publish()
+
+    def _publish(self) -> None:
+        self._state.publish(replace(self._state.current, binding=self._binding()))
+
+    def _binding(self) -> Binding | None:
+        plan = self._plan
+        if plan is None:
+            return None
+        if not plan.names_cdi:
+            return Binding(by_cdi=False, reason=plan.reason, is_chosen=plan.is_chosen)
+        if self._is_read or plan.strict:
+            return Binding(by_cdi=True)
+        if not self._is_probed:
+            return None
+        return Binding(
+            by_cdi=False,
+            reason=f"no container runtime reads {self._directory}: enable CDI in the runtime "
+            "(containerd 1.7: enable_cdi = true), and create the directory before it starts",
+        )
+
+    def _kubelet_socket(self) -> Path:
+        settings = self._state.current.settings
+        return Path("" if settings is None else settings.kubelet_socket)
+
+
+def _names(listed: Holders) -> frozenset[str]:
+    """The names of the specifications of these containers."""
+    return frozenset(
+        device_name(resource, one.ids) for resource, some in listed.items() for one in some
+    )

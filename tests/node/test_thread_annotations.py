@@ -1,0 +1,132 @@
+"""The share of threads of a container by an annotation of its pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+from gpuslice.codes import Code
+from gpuslice_sim.kubelet import Container, Pod, StartError
+from gpuslice_sim.mps.launch import MpsDaemon
+from gpuslice_sim.process import BackgroundProcess
+from tests.unit.cluster.kubernetes import Kubernetes
+
+from .conftest import MakeRig
+from .rig import RESOURCE, Rig
+
+THREADS = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+
+
+@pytest.fixture
+def kubernetes() -> Iterator[Kubernetes]:
+    cluster = Kubernetes()
+    cluster.start()
+    yield cluster
+    cluster.stop()
+
+
+@pytest.fixture
+def rig(make_rig: MakeRig) -> Iterator[Rig]:
+    rig = make_rig("t4x2", cdi=True)
+    with MpsDaemon(rig.node, rig.pipe, rig.directory / "log"):
+        yield rig
+
+
+@contextmanager
+def agent(rig: Rig, kubernetes: Kubernetes, policy: str) -> Iterator[BackgroundProcess]:
+    flags = (
+        f"--mps-pipe={rig.pipe}",
+        f"--cdi-directory={rig.directory / 'cdi'}",
+        "--bind=cdi",
+        f"--thread-annotations={policy}",
+        "--node-name=n1",
+        f"--kubeconfig={kubernetes.kubeconfig(rig.directory / 'kubeconfig')}",
+    )
+    with rig.agent(*flags) as process:
+        rig.wait_for_limits()
+        yield process
+
+
+def annotate(kubernetes: Kubernetes, pod: str, **annotations: str) -> None:
+    """`threads="30%"`, or `threads_side="30%"` for a container."""
+    named = {f"gpuslice.io/{k.replace('_', '.')}": v for k, v in annotations.items()}
+    kubernetes.put("pods", pod, metadata={"namespace": "default", "annotations": named})
+
+
+def two_containers(name: str = "p") -> Pod:
+    """6 of 15 units are 40% of the threads."""
+    return Pod(name, [Container("main", {RESOURCE: 6}), Container("side", {RESOURCE: 6})])
+
+
+def threads(rig: Rig, pod: Pod, container: str = "main") -> str:
+    return rig.kubelet.start_container(pod, container).envs[THREADS]
+
+
+@pytest.mark.parametrize(
+    ("policy", "main", "side"), [("off", "40", "40"), ("lower", "40", "10"), ("any", "70", "10")]
+)
+def test_the_policy_decides_what_an_annotation_changes(
+    rig: Rig, kubernetes: Kubernetes, policy: str, main: str, side: str
+) -> None:
+    annotate(kubernetes, "p", threads="70%", threads_side="10%")
+    with agent(rig, kubernetes, policy):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        assert threads(rig, pod) == main
+        assert threads(rig, pod, "side") == side
+
+
+def test_a_changed_annotation_applies_at_the_next_start(rig: Rig, kubernetes: Kubernetes) -> None:
+    annotate(kubernetes, "p", threads="30%")
+    with agent(rig, kubernetes, "lower"):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        assert threads(rig, pod) == "30"
+        annotate(kubernetes, "p", threads="20%")
+        assert threads(rig, pod) == "20"
+
+
+def test_without_an_api_server_a_container_restarts_with_its_last_limits_and_a_new_one_waits(
+    rig: Rig, kubernetes: Kubernetes
+) -> None:
+    annotate(kubernetes, "p", threads="30%")
+    with agent(rig, kubernetes, "lower"):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        assert threads(rig, pod) == "30"
+        kubernetes.delete("pods", "p")
+        assert threads(rig, pod) == "30"
+        with pytest.raises(StartError, match=f"{Code.ANNOTATIONS_UNKNOWN}: .*not found"):
+            threads(rig, pod, "side")
+        annotate(kubernetes, "p", threads="20%")
+        assert threads(rig, pod, "side") == "20"
+
+
+def test_a_container_of_a_pod_with_an_invalid_annotation_waits(
+    rig: Rig, kubernetes: Kubernetes
+) -> None:
+    annotate(kubernetes, "p", threads="much")
+    with agent(rig, kubernetes, "lower"):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        with pytest.raises(StartError, match=f"{Code.ANNOTATION_INVALID}: .*use a percentage"):
+            threads(rig, pod)
+        annotate(kubernetes, "p", threads="20%")
+        assert threads(rig, pod) == "20"
+
+
+def test_equal_pods_have_the_threads_of_their_own_annotations(
+    rig: Rig, kubernetes: Kubernetes
+) -> None:
+    with agent(rig, kubernetes, "any"):
+        pods = {
+            percent: Pod(f"pod-{percent}", [Container("main", {RESOURCE: 1})])
+            for percent in range(1, 13)
+        }
+        for percent, pod in pods.items():
+            annotate(kubernetes, pod.name, threads=f"{percent}%")
+            rig.kubelet.admit(pod)
+        for percent, pod in pods.items():
+            assert threads(rig, pod) == str(percent)
