@@ -15,6 +15,8 @@ QUICK = {
     "refusal": 0.02,
     "mps_probe": 0.3,
     "mps_daemon_probe": 0.3,
+    "watchdog_scan": 0.2,
+    "watchdog_step": 0.3,
     "mps_restart": 0.05,
     "directory_resync": 1.0,
     "metrics_cache": 0.001,

@@ -19,10 +19,12 @@ from gpuslice.config.settings import (
 )
 from gpuslice.config.validation import check_imex_channels, check_resource_name
 from gpuslice.config.value_parsers import (
+    parse_grace,
     parse_memory_reserve,
     parse_memory_selection,
     parse_memory_unit,
 )
+from gpuslice.config.watchdog_settings import WatchdogSettings
 from gpuslice.config.xid_list import parse_xid_list
 from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules, Selection
 
@@ -55,6 +57,7 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         nested_directory=options.text("nested-dir", base.nested_directory),
         nested_file=_nested_file(options, base.nested_file),
         labels=file.labels,
+        watchdog=_watchdog(options, base.watchdog),
     )
 
 
@@ -170,4 +173,18 @@ def _health(options: OptionReader, base: HealthSettings) -> HealthSettings:
         ignored=disabled.xids,
         fatal=None if enabled.every else enabled.xids,
         ignore_all=disabled.every,
+    )
+
+
+def _watchdog(options: OptionReader, base: WatchdogSettings) -> WatchdogSettings:
+    grace, slack = options.get("watchdog-grace"), options.get("watchdog-slack")
+    return WatchdogSettings(
+        mode=options.choice("watchdog-mode", base.mode),
+        grace_seconds=(
+            base.grace_seconds if grace is None else parse_grace(grace.source, grace.text)
+        ),
+        slack_mib=(
+            base.slack_mib if slack is None else parse_memory_reserve(slack.source, slack.text)
+        ),
+        container_logs=options.text("container-logs", base.container_logs),
     )

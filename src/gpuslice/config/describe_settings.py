@@ -10,6 +10,7 @@ from gpuslice.slicing.units import describe_mib
 
 if TYPE_CHECKING:
     from gpuslice.config.settings import LabelSettings, Settings
+    from gpuslice.config.watchdog_settings import WatchdogSettings
 
 _NANOSECONDS = 1_000_000_000
 
@@ -30,6 +31,7 @@ def describe_settings(settings: Settings) -> dict[str, object]:
             "required": containers.imex_required,
         },
         "health": {"enabled": settings.health.enabled},
+        "watchdog": _watchdog(settings.watchdog),
         "agent": _agent(settings),
     }
 
@@ -71,6 +73,15 @@ def _gfd(labels: LabelSettings) -> dict[str, object]:
         "sleepInterval": _interval(labels.sleep_seconds),
         "outputFile": labels.output_file,
         "machineTypeFile": labels.machine_type_file,
+    }
+
+
+def _watchdog(watchdog: WatchdogSettings) -> dict[str, object]:
+    return {
+        "mode": watchdog.mode.value,
+        "grace": _interval(watchdog.grace_seconds),
+        "slack": _size(watchdog.slack_mib),
+        "containerLogs": watchdog.container_logs,
     }
 
 

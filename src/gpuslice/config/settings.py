@@ -17,6 +17,7 @@ from gpuslice.config.validation import (
     check_path,
     check_socket_path,
 )
+from gpuslice.config.watchdog_settings import WATCHDOG_DEFAULTS, WatchdogSettings
 from gpuslice.slicing.rules import (
     GPUSHARE_RESOURCE,
     MemoryRule,
@@ -203,6 +204,7 @@ class Settings:
     # Where containers of nested nodes have the list; None: as a variable only.
     nested_file: str | None = NESTED_MOUNT
     labels: LabelSettings = LABEL_DEFAULTS
+    watchdog: WatchdogSettings = WATCHDOG_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -22,6 +23,16 @@ def pod_resources_socket(kubelet_socket: Path) -> Path:
     return kubelet_socket.parent.parent / "pod-resources" / "kubelet.sock"
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    """A container, and the ids of its devices by resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    devices: Mapping[str, frozenset[str]]
+
+
 class PodResources:
     """The pod resources API is a list that callers poll: it has no watch."""
 
@@ -30,6 +41,14 @@ class PodResources:
 
     async def devices_in_use(self) -> Mapping[str, frozenset[str]]:
         """Device ids by resource. Raises PodResourcesError."""
+        ids: defaultdict[str, set[str]] = defaultdict(set)
+        for container in await self.containers():
+            for resource, held in container.devices.items():
+                ids[resource].update(held)
+        return {resource: frozenset(held) for resource, held in ids.items()}
+
+    async def containers(self) -> tuple[ContainerDevices, ...]:
+        """Every container of the node, with or without devices. Raises PodResourcesError."""
         if not self._socket.exists():
             raise PodResourcesError(
                 f"{self._socket} does not exist: mount the kubelet's pod-resources directory into "
@@ -42,12 +61,11 @@ class PodResources:
                 f"the kubelet does not list its containers at {self._socket} "
                 f"({error.code().name}: {error.details()})"
             ) from error
-        ids: defaultdict[str, set[str]] = defaultdict(set)
-        for pod in response.pod_resources:
-            for container in pod.containers:
-                for devices in container.devices:
-                    ids[devices.resource_name].update(devices.device_ids)
-        return {resource: frozenset(held) for resource, held in ids.items()}
+        return tuple(
+            ContainerDevices(pod.namespace, pod.name, container.name, _devices(container))
+            for pod in response.pod_resources
+            for container in pod.containers
+        )
 
     async def _list(self) -> api.ListPodResourcesResponse:
         options = [
@@ -65,3 +83,10 @@ class PodResources:
                 api.ListPodResourcesRequest(), timeout=_LIST_SECONDS
             )
             return response
+
+
+def _devices(container: api.ContainerResources) -> dict[str, frozenset[str]]:
+    ids: defaultdict[str, set[str]] = defaultdict(set)
+    for devices in container.devices:
+        ids[devices.resource_name].update(devices.device_ids)
+    return {resource: frozenset(held) for resource, held in ids.items()}
