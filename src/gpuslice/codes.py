@@ -140,6 +140,10 @@ class Code(StrEnum):
     MPS_OUTDATED = "MPSOutdated", "The settings cannot be applied to an MPS control daemon."
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
+    MPS_DEFAULT_CHANGED = (
+        "MPSDefaultChanged",
+        "Somebody changed default limits of an MPS control daemon; they are set right.",
+    )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
         "MPSEarlyClient",

@@ -35,7 +35,10 @@ PERMISSIONS: dict[str, dict[tuple[str, str, str], set[str]]] = {
         ("", "", "nodes"): {"list", "watch"},
         ("default", "", "events"): {"get", "create", "patch"},
     },
-    "nvidia-device-plugin-mps-control-daemon": {("", "", "nodes"): {"list", "watch"}},
+    "nvidia-device-plugin-mps-control-daemon": {
+        ("", "", "nodes"): {"list", "watch"},
+        ("default", "", "events"): {"get", "create", "patch"},
+    },
 }
 PRIVILEGED = {"nvidia-device-plugin-mps-control-daemon"}
 

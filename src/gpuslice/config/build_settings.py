@@ -139,6 +139,10 @@ def _containers(options: OptionReader, base: ContainerSettings) -> ContainerSett
         imex_channels=_imex_channels(options, base.imex_channels),
         imex_required=options.switch("imex-required", base.imex_required),
         mps_root=options.text("mps-root", base.mps_root or "") or None,
+        mps_hide_privileged_socket=options.switch(
+            "mps-hide-privileged-socket", base.mps_hide_privileged_socket
+        ),
+        mps_pipe_read_only=options.switch("mps-pipe-read-only", base.mps_pipe_read_only),
         driver_root=driver_root,
         dev_root=options.text("dev-root", "") or driver_root,
         cdi_annotation_prefix=options.text("cdi-annotation-prefix", base.cdi_annotation_prefix),

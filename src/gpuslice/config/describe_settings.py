@@ -31,6 +31,10 @@ def describe_settings(settings: Settings) -> dict[str, object]:
             "required": containers.imex_required,
         },
         "health": {"enabled": settings.health.enabled},
+        "mps": {
+            "hidePrivilegedSocket": containers.mps_hide_privileged_socket,
+            "pipeReadOnly": containers.mps_pipe_read_only,
+        },
         "watchdog": _watchdog(settings.watchdog),
         "agent": _agent(settings),
     }

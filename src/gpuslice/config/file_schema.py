@@ -120,6 +120,11 @@ class Health(_Section, frozen=True):
     enabled: bool | None = None
 
 
+class MpsContainers(_Section, frozen=True):
+    hide_privileged_socket: bool | None = None
+    pipe_read_only: bool | None = None
+
+
 class Watchdog(_Section, frozen=True):
     # YAML reads a bare `off` as false.
     mode: str | bool | None = None
@@ -136,6 +141,7 @@ class ConfigFile(_Section, frozen=True):
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
     health: Health = Health()
+    mps: MpsContainers = MpsContainers()
     watchdog: Watchdog = Watchdog()
 
 

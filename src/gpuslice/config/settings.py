@@ -111,6 +111,9 @@ class ContainerSettings:
     imex_required: bool = False
     # On the host. Replicas with MPS require it.
     mps_root: str | None = None
+    # Root in a container is an ordinary client of MPS: it cannot set limits or end the daemon.
+    mps_hide_privileged_socket: bool = True
+    mps_pipe_read_only: bool = False
     # Roots of the driver and of its device nodes on the host.
     driver_root: str = "/"
     dev_root: str = "/"

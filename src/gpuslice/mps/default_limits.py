@@ -32,7 +32,7 @@ def default_commands(wanted: DaemonSpec, serves: Sequence[str]) -> tuple[str, ..
     threads = f"set_default_active_thread_percentage {max_threads_percent(wanted)}"
     memory = (
         f"set_default_device_pinned_mem_limit {number} {mib}M"
-        for number, mib in _memory(wanted, serves)
+        for number, mib in memory_by_number(wanted, serves)
     )
     return threads, *memory
 
@@ -42,7 +42,7 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
     threads = f"set_active_thread_percentage {server} {max_threads_percent(wanted)}"
     memory = (
         f"set_device_pinned_mem_limit {server} {number} {mib}M"
-        for number, mib in _memory(wanted, serves)
+        for number, mib in memory_by_number(wanted, serves)
     )
     return threads, *memory
 
@@ -88,7 +88,7 @@ async def _send_defaults(control: ControlClient, wanted: DaemonSpec, serves: Seq
     percent = await control.default_threads_percent()
     if percent > max_threads_percent(wanted):
         _rejected(wanted, "set_default_active_thread_percentage", f"it is {percent:g}")
-    for number, mib in _memory(wanted, serves):
+    for number, mib in memory_by_number(wanted, serves):
         text = await control.command(f"get_default_device_pinned_mem_limit {number}")
         if not memory_limit_holds(text, mib):
             what = f"set_default_device_pinned_mem_limit {number} {mib}M"
@@ -123,7 +123,8 @@ def _rejected(wanted: DaemonSpec, command: str, reason: object) -> None:
     )
 
 
-def _memory(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:
+def memory_by_number(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:
+    """The number of each GPU in the daemon, and its limit in MiB."""
     return [
         (serves.index(gpu), limits.memory_mib)
         for gpu, limits in zip(wanted.gpus, wanted.max_limits, strict=True)

@@ -202,6 +202,15 @@ OURS = [
         "flags: {nestedDir: /n}", invalid=("n",),
     ),
     Row(
+        "mps-hide-privileged-socket", "GPUSLICE_MPS_HIDE_PRIVILEGED_SOCKET",
+        "containers.mps_hide_privileged_socket", True, "false", False,
+        "mps: {hidePrivilegedSocket: false}", invalid=("no",),
+    ),
+    Row(
+        "mps-pipe-read-only", "GPUSLICE_MPS_PIPE_READ_ONLY", "containers.mps_pipe_read_only", False,
+        "true", True, "mps: {pipeReadOnly: true}", invalid=("ro",),
+    ),
+    Row(
         "watchdog-mode", "GPUSLICE_WATCHDOG_MODE", "watchdog.mode", WatchdogMode.REPORT, "off",
         WatchdogMode.OFF, "watchdog: {mode: off}", invalid=("kill",),
     ),

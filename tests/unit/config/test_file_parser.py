@@ -92,6 +92,7 @@ sharing:
       - {name: gpu, devices: ["0"], replicas: 3}
 imex: {channelIDs: [0], required: true}
 health: {enabled: false}
+mps: {hidePrivilegedSocket: false, pipeReadOnly: true}
 watchdog: {mode: evict, grace: 5s, slack: 1GiB, containerLogs: /logs}
 """
 

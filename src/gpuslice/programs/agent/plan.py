@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import MpsCheck, Settings
 from gpuslice.gpus.allocated_devices import ListVersion, list_version, own_gpus
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
@@ -98,7 +98,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         settings.containers,
         read_host(settings),
         LimitKey.for_driver(inventory.driver_version),
-        daemons_of(found.pools, settings),
+        _with_known_sockets(daemons_of(found.pools, settings)),
         devices,
         NestedLists(
             settings.nested_file, partial(write_nested_file, Path(settings.nested_directory))
@@ -124,6 +124,16 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         version,
         bool(outdated),
     )
+
+
+def _with_known_sockets(daemons: Mapping[str, Daemon]) -> dict[str, Daemon]:
+    """A daemon that is only assumed to run may have no sockets yet that could be mounted."""
+    return {
+        name: replace(daemon, hides_privileged_socket=False)
+        if daemon.check is MpsCheck.AUTO and not Path(daemon.pipe).exists()
+        else daemon
+        for name, daemon in daemons.items()
+    }
 
 
 def _cdi_faults(pools: tuple[Pool, ...], injection: Injection) -> list[Fault]:
