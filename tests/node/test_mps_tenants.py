@@ -264,18 +264,23 @@ def test_root_in_a_container_reaches_the_socket_for_everybody_only(rig: Rig) -> 
         assert rig.contained(answer, "info")["error"] is None
 
 
-@pytest.mark.parametrize("is_visible", [True, False])
+@pytest.mark.parametrize(
+    ("has_directory", "has_program"), [(True, True), (False, True), (True, False)]
+)
 def test_a_socket_of_a_daemon_that_is_only_assumed_to_run_is_not_mounted(
-    rig: Rig, is_visible: bool
+    rig: Rig, has_directory: bool, has_program: bool
 ) -> None:
-    if is_visible:
+    """The container runtime would create a directory in its place."""
+    if has_directory:
         rig.pipe.mkdir()
+    if not has_program:
+        (rig.node.bin / "nvidia-cuda-mps-control").unlink()
     with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check=auto"):
-        endpoint = rig.kubelet.wait_for(RESOURCE)
-        del endpoint
+        rig.kubelet.wait_for(RESOURCE)
         answer = rig.allocate(RESOURCE, min(rig.kubelet.devices(RESOURCE)))
         hidden = [m.host_path for m in answer.mounts if m.container_path.endswith("_privileged")]
-        assert hidden == ([str(rig.pipe / "control")] if is_visible else [])
+        is_probed = has_directory and has_program
+        assert hidden == ([str(rig.pipe / "control")] if is_probed else [])
 
 
 # Shared memory

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -17,6 +18,7 @@ from gpuslice.inject.container import Injection
 from gpuslice.inject.mps import LimitKey
 from gpuslice.inject.nested import NestedLists
 from gpuslice.inject.visible import can_be_injected
+from gpuslice.mps.control import PROGRAM
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
 from gpuslice.node.errors import ProgramError, unreadable
@@ -128,9 +130,10 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
 
 def _with_known_sockets(daemons: Mapping[str, Daemon]) -> dict[str, Daemon]:
     """A daemon that is only assumed to run may have no sockets yet that could be mounted."""
+    has_program = shutil.which(PROGRAM) is not None
     return {
         name: replace(daemon, hides_privileged_socket=False)
-        if daemon.check is MpsCheck.AUTO and not Path(daemon.pipe).exists()
+        if daemon.check is MpsCheck.AUTO and not (has_program and Path(daemon.pipe).exists())
         else daemon
         for name, daemon in daemons.items()
     }
