@@ -18,6 +18,8 @@ QUICK = {
     "bound_spec_keep": 2.0,
     "mps_probe": 0.3,
     "mps_daemon_probe": 0.3,
+    "watchdog_scan": 0.2,
+    "watchdog_step": 0.3,
     "mps_restart": 0.05,
     "directory_resync": 1.0,
     "metrics_cache": 0.001,

@@ -169,6 +169,10 @@ class Code(StrEnum):
     MPS_OUTDATED = "MPSOutdated", "The settings cannot be applied to an MPS control daemon."
     MPS_STOP_FAILED = "MPSStopFailed", "An MPS control daemon cannot be stopped."
     MPS_DEFAULT_REJECTED = "MPSDefaultRejected", "An MPS control daemon rejected a default limit."
+    MPS_DEFAULT_CHANGED = (
+        "MPSDefaultChanged",
+        "Somebody changed default limits of an MPS control daemon; they are set right.",
+    )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
         "MPSEarlyClient",
@@ -189,6 +193,36 @@ class Code(StrEnum):
     SELINUX_LABEL_FAILED = "SELinuxLabelFailed", "SELinux may keep containers from MPS."
     MARKER_NOT_WRITTEN = "MarkerNotWritten", "A file that marks the state cannot be updated."
     NOTHING_TO_RUN = "NothingToRun", "No resource is shared by MPS."
+
+    # Watchdog
+    WATCHDOG_ON = "WatchdogOn", "The watchdog compares the memory of containers with their grants."
+    WATCHDOG_OFF = "WatchdogOff", "The watchdog lacks rights that it needs, and does nothing."
+    WATCHDOG_BLIND = (
+        "WatchdogBlind",
+        "The watchdog cannot read now which container uses how much memory.",
+    )
+    MEMORY_EXCEEDED = (
+        "MemoryExceeded",
+        "A container uses more memory of a GPU than it was granted.",
+    )
+    MEMORY_WITHIN_GRANT = (
+        "MemoryWithinGrant",
+        "A container that used too much memory of a GPU does so no longer.",
+    )
+    PROCESS_TERMINATED = (
+        "ProcessTerminated",
+        "MPS ended the CUDA contexts of a process of a container that used too much memory.",
+    )
+    PROCESS_KILLED = (
+        "ProcessKilled",
+        "A process of a container that used too much memory was killed.",
+    )
+    PROCESS_NOT_ENDED = (
+        "ProcessNotEnded",
+        "A process of a container that uses too much memory cannot be ended.",
+    )
+    POD_EVICTED = "PodEvicted", "A pod was evicted because a container used too much memory."
+    POD_NOT_EVICTED = "PodNotEvicted", "A pod whose container uses too much memory stays."
 
     # Labels and events
     LABELS_PUBLISHED = "LabelsPublished", "Labels of the node changed."

@@ -14,6 +14,7 @@ from gpuslice.codes import Code
 from gpuslice.files.untrusted import remove_impostors
 from gpuslice_sim.mps.launch import wait_until_gone
 from tests.timing import timing
+from tests.unit.cluster.kubernetes import ConfigMap, Kubernetes
 
 from .mps_programs import (
     PATIENCE,
@@ -31,7 +32,10 @@ from .mps_programs import (
     served,
     wait_until_ready,
 )
-from .rig import BIN, GPU, Rig, eventually, needs_root
+from .rig import BIN, GPU, RESOURCE, Rig, eventually, needs_root
+from .test_node_config import configs, kubernetes
+
+__all__ = ["configs", "kubernetes"]
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 
@@ -190,6 +194,93 @@ echo "$line" | {REAL}
             wait_until_ready(rig)
             wait_until_gone(early.pid)
         assert bare(rig).device["limit_bytes"] == 3840 * MIB
+
+
+# Sockets
+
+
+def test_default_limits_that_somebody_changed_are_set_right(
+    rig: Rig, kubernetes: Kubernetes, configs: ConfigMap
+) -> None:
+    """With drivers before 550, every container can change them."""
+    configs.update(default=one_replica_each(4))
+    kubernetes.put("nodes", "n1")
+    env = {
+        "NODE_NAME": "n1",
+        "KUBECONFIG": str(kubernetes.kubeconfig(rig.directory / "kubeconfig")),
+        "CONFIG_FILE_SRCDIR": str(configs.directory),
+        "DEFAULT_CONFIG": "default",
+    }
+    argv = [str(BIN / "mps-control-daemon")]
+    places = {"/mps": rig.mps_root}
+    with rig.run(argv, name="mps", env=env, places=places) as program:
+        wait_until_ready(rig)
+        pipe = rig.mps_root / GPU / "pipe"
+        for line in (
+            "set_default_active_thread_percentage 100",
+            "set_default_active_thread_percentage 1",
+            "set_default_device_pinned_mem_limit 1 9G",
+        ):
+            logged = program.logged(Code.MPS_DEFAULT_CHANGED)
+            command(rig, pipe, line)
+            program.wait_for_code(Code.MPS_DEFAULT_CHANGED, times=logged + 1)
+            assert command(rig, pipe, "get_default_active_thread_percentage") == "25.0"
+            assert command(rig, pipe, "get_default_device_pinned_mem_limit 1") == "3840M"
+        assert bare(rig, 1).device["limit_bytes"] == 3840 * MIB
+
+        def reasons() -> list[str]:
+            found = list(kubernetes.objects.items())
+            return [event["reason"] for (kind, _), event in found if kind == "events"]
+
+        eventually(lambda: Code.MPS_DEFAULT_CHANGED in reasons(), "an event of the node")
+        program.stop(PATIENCE)
+
+
+def command(rig: Rig, pipe: Path, line: str) -> str:
+    done = subprocess.run(
+        [rig.node.bin / "nvidia-cuda-mps-control"],
+        env=rig.env() | {"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        input=f"{line}\n", capture_output=True, text=True, check=True, timeout=PATIENCE,
+    )  # fmt: skip
+    return done.stdout.strip()
+
+
+def test_root_in_a_container_reaches_the_socket_for_everybody_only(rig: Rig) -> None:
+    with served(rig, quarters()), advertised(rig, GPU):
+        wait_until_ready(rig)
+        answer = rig.allocate(GPU, min(rig.kubelet.devices(GPU)))
+        inside = answer.envs["CUDA_MPS_PIPE_DIRECTORY"]
+        places = {mount.container_path: Path(mount.host_path) for mount in answer.mounts}
+        done = subprocess.run(
+            rig.node.namespace_command(
+                ["stat", "-c", "%F %i", f"{inside}/control", f"{inside}/control_privileged"], places
+            ),
+            env=rig.env(), capture_output=True, text=True, check=True, timeout=PATIENCE,
+        )  # fmt: skip
+        everybody, privileged = done.stdout.splitlines()
+        assert everybody == privileged
+        assert everybody.startswith("socket ")
+        # Clients work.
+        assert rig.contained(answer, "info")["error"] is None
+
+
+@pytest.mark.parametrize(
+    ("has_directory", "has_program"), [(True, True), (False, True), (True, False)]
+)
+def test_a_socket_of_a_daemon_that_is_only_assumed_to_run_is_not_mounted(
+    rig: Rig, has_directory: bool, has_program: bool
+) -> None:
+    """The container runtime would create a directory in its place."""
+    if has_directory:
+        rig.pipe.mkdir()
+    if not has_program:
+        (rig.node.bin / "nvidia-cuda-mps-control").unlink()
+    with rig.agent("--mps-pipe", str(rig.pipe), "--mps-check=auto"):
+        rig.kubelet.wait_for(RESOURCE)
+        answer = rig.allocate(RESOURCE, min(rig.kubelet.devices(RESOURCE)))
+        hidden = [m.host_path for m in answer.mounts if m.container_path.endswith("_privileged")]
+        is_probed = has_directory and has_program
+        assert hidden == ([str(rig.pipe / "control")] if is_probed else [])
 
 
 # Shared memory

@@ -79,6 +79,11 @@ def test_the_answer_names_the_daemon_of_the_resource_and_the_limits(rig: Rig) ->
         }
         assert [(m.host_path, m.container_path, m.read_only) for m in answer.mounts] == [
             (f"{rig.mps_root}/{SHARED}/pipe", f"/mps/{SHARED}/pipe", False),
+            (
+                f"{rig.mps_root}/{SHARED}/pipe/control",
+                f"/mps/{SHARED}/pipe/control_privileged",
+                False,
+            ),
             (f"{rig.mps_root}/{SHARED}/shm", "/dev/shm", False),
         ]
 
@@ -95,7 +100,11 @@ def test_with_cdi_only_the_injection_of_the_gpu_differs(rig: Rig) -> None:
         assert [d.name for d in answer.cdi_devices] == [f"k8s.device-plugin.nvidia.com/gpu={gpu}"]
         assert "NVIDIA_VISIBLE_DEVICES" not in answer.envs
         assert answer.envs["CUDA_MPS_PIPE_DIRECTORY"] == f"/mps/{SHARED}/pipe"
-        assert [m.container_path for m in answer.mounts] == [f"/mps/{SHARED}/pipe", "/dev/shm"]
+        assert [m.container_path for m in answer.mounts] == [
+            f"/mps/{SHARED}/pipe",
+            f"/mps/{SHARED}/pipe/control_privileged",
+            "/dev/shm",
+        ]
 
 
 def test_a_single_replica_is_the_whole_gpu_under_mps(rig: Rig) -> None:

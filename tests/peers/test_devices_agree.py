@@ -12,12 +12,12 @@ import pytest
 
 from . import facts
 from .agreement.configs import GPU, write
-from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM
+from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_PRIVILEGED_SOCKET, MPS_SHM
 from .agreement.requests import all_agree
 from .conftest import MakeNode, ShareGpus, StartPair
 
 SHARED = "nvidia.com/gpu.shared"
-WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_SHM)
+WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_PRIVILEGED_SOCKET, MPS_SHM)
 
 
 @pytest.mark.parametrize("profile", facts.CARDS)

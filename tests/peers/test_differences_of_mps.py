@@ -61,6 +61,23 @@ def test_our_containers_share_memory_with_those_of_their_daemon_only(
         assert shm.host_path == str(directory)
 
 
+@shows(d.MPS_PRIVILEGED_SOCKET)
+def test_our_containers_do_not_get_the_privileged_socket(
+    make_node: MakeNode, start_pair: StartPair, share_gpus: ShareGpus, scratch: Path
+) -> None:
+    node = make_node("t4x2")
+    config = write(scratch, {"sharing": {"mps": replicas(4)}})
+    _, place = share_gpus(node, config)
+    pair = start_pair(node, f"--config-file={config}", f"--mps-root={place}", binds={"/mps": place})
+    pair.wait_for(GPU)
+    found = [
+        {m.container_path: m.host_path for m in answer(side, [f"{node.gpu(0).uuid}::0"]).mounts}
+        for side in (pair.theirs, pair.ours)
+    ]
+    inside = f"/mps/{GPU}/pipe/control_privileged"
+    assert [mounts.get(inside) for mounts in found] == [None, f"{place}/{GPU}/pipe/control"]
+
+
 @shows(d.MPS_DAEMON_DOWN)
 def test_our_mps_replicas_are_unhealthy_without_their_daemon(
     make_node: MakeNode, start_pair: StartPair, share_gpus: ShareGpus, scratch: Path

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from .agreement.configs import GPU, write
-from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM
+from .agreement.differences import MPS_LIMITS, MPS_PRE_START, MPS_PRIVILEGED_SOCKET, MPS_SHM
 from .agreement.full_node import furnish
 from .agreement.requests import agreed
 from .conftest import MakeNode, ShareGpus, StartPair
@@ -17,7 +17,7 @@ SHARED = "nvidia.com/gpu.shared"
 CDI = "k8s.device-plugin.nvidia.com"
 DEVICE_LIST = "/var/run/nvidia-container-devices"
 CONTROL = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
-WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_SHM)
+WITH_MPS = (MPS_LIMITS, MPS_PRE_START, MPS_PRIVILEGED_SOCKET, MPS_SHM)
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ import yaml
 
 from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY, NESTED_ENV, NESTED_MOUNT
+from gpuslice.config.watchdog_settings import CONTAINER_LOGS
 
 ROOT = Path(__file__).parents[2]
 MANIFESTS = ROOT / "deploy" / "manifests"
@@ -34,7 +35,10 @@ PERMISSIONS: dict[str, dict[tuple[str, str, str], set[str]]] = {
         ("", "", "nodes"): {"list", "watch"},
         ("default", "", "events"): {"get", "create", "patch"},
     },
-    "nvidia-device-plugin-mps-control-daemon": {("", "", "nodes"): {"list", "watch"}},
+    "nvidia-device-plugin-mps-control-daemon": {
+        ("", "", "nodes"): {"list", "watch"},
+        ("default", "", "events"): {"get", "create", "patch"},
+    },
 }
 PRIVILEGED = {"nvidia-device-plugin-mps-control-daemon"}
 
@@ -189,6 +193,41 @@ def test_the_patch_for_cdi_mounts_what_the_agent_is_told() -> None:
     assert volumes[mounts["/driver-root"]["name"]] == env["NVIDIA_DRIVER_ROOT"]
     assert mounts["/driver-root"]["readOnly"] is True
     assert volumes[mounts[CDI_DIRECTORY]["name"]] == CDI_DIRECTORY
+
+
+def test_the_patch_for_the_watchdog_gives_the_rights_that_are_explained() -> None:
+    patch = yaml.safe_load((ROOT / "deploy" / "patches" / "agent-watchdog.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["hostPID"] is True
+    [container] = spec["containers"]
+    assert container["name"] == pod("gpuslice-agent")["containers"][0]["name"]
+    assert container["securityContext"] == {"capabilities": {"add": ["KILL"]}}
+    [mount] = container["volumeMounts"]
+    assert mount["readOnly"] is True
+    [volume] = spec["volumes"]
+    assert mount["mountPath"] == volume["hostPath"]["path"] == CONTAINER_LOGS
+    section = SECURITY.partition("\n### Rights of the watchdog\n")[2].partition("\n### ")[0]
+    for right in ("hostPID: true", CONTAINER_LOGS, "KILL", "pods/eviction", "events"):
+        assert f"`{right}`" in section
+    assert variables(container) <= {name for option in OPTIONS for name in option.variables}
+
+
+def test_the_watchdog_uses_the_api_server_only_with_a_patch_of_its_own() -> None:
+    patches = ROOT / "deploy" / "patches"
+    patch = yaml.safe_load((patches / "agent-watchdog-events.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    assert variables(spec["containers"][0]) == {"NODE_NAME"}
+    text = (patches / "agent-watchdog-permissions.yaml").read_text()
+    account = pod("gpuslice-agent")["serviceAccountName"]
+    assert permissions(account, list(yaml.safe_load_all(text))) == {
+        ("", "", "events"): {"get", "create", "patch"},
+        ("", "", "pods/eviction"): {"create"},
+    }
+
+
+def variables(container: Object) -> set[str]:
+    return {entry["name"] for entry in container["env"]}
 
 
 @every_daemon_set

@@ -53,9 +53,9 @@ typedef void fill_function(void *array, int i, const struct sim_proc *proc);
 
 /* As in NVML: if the buffer is too small, returns INSUFFICIENT_SIZE and the required count. */
 static int give_processes(nvml_device handle, enum kind kind, unsigned *count, void *out,
-                          fill_function *fill)
+                          fill_function *fill, const char *call)
 {
-    WITH_DEVICE(handle, device);
+    WITH_DEVICE_FOR(handle, device, call);
     NEED(count);
     struct sim_proc *list;
     int found = list_processes(&device, kind, &list);
@@ -75,47 +75,47 @@ static int give_processes(nvml_device handle, enum kind kind, unsigned *count, v
 
 NVML_API nvmlDeviceGetComputeRunningProcesses(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, COMPUTE, count, out, fill_v1);
+    return give_processes(handle, COMPUTE, count, out, fill_v1, __func__);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v2(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, COMPUTE, count, out, fill_v2);
+    return give_processes(handle, COMPUTE, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetComputeRunningProcesses_v3(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, COMPUTE, count, out, fill_v2);
+    return give_processes(handle, COMPUTE, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetGraphicsRunningProcesses(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, GRAPHICS, count, out, fill_v1);
+    return give_processes(handle, GRAPHICS, count, out, fill_v1, __func__);
 }
 
 NVML_API nvmlDeviceGetGraphicsRunningProcesses_v2(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, GRAPHICS, count, out, fill_v2);
+    return give_processes(handle, GRAPHICS, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetGraphicsRunningProcesses_v3(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, GRAPHICS, count, out, fill_v2);
+    return give_processes(handle, GRAPHICS, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, MPS, count, out, fill_v1);
+    return give_processes(handle, MPS, count, out, fill_v1, __func__);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v2(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, MPS, count, out, fill_v2);
+    return give_processes(handle, MPS, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetMPSComputeRunningProcesses_v3(nvml_device handle, unsigned *count, void *out)
 {
-    return give_processes(handle, MPS, count, out, fill_v2);
+    return give_processes(handle, MPS, count, out, fill_v2, __func__);
 }
 
 NVML_API nvmlDeviceGetRunningProcessDetailList(nvml_device handle, struct process_detail_list *list)
@@ -124,7 +124,8 @@ NVML_API nvmlDeviceGetRunningProcessDetailList(nvml_device handle, struct proces
     NEED(list && list->mode < sizeof kinds / sizeof *kinds);
     if (list->version != STRUCT_VERSION(struct process_detail_list, 1))
         return NVML_ARGUMENT_VERSION_MISMATCH;
-    return give_processes(handle, kinds[list->mode], &list->count, list->array, fill_detail);
+    return give_processes(handle, kinds[list->mode], &list->count, list->array, fill_detail,
+                          __func__);
 }
 
 /* Processes with a utilization. Unlike the lists above, returns NOT_FOUND if there are none. */

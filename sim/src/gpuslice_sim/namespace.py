@@ -44,7 +44,8 @@ def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
     """Moves this process into a new mount namespace with the files of the node.
 
     `binds` are more directories to mount there: path -> directory of the machine. The path does not
-    have to exist on the machine, and is not created there.
+    have to exist on the machine, and is not created there. A file or socket can be mounted into a
+    directory that exists.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) != 0:
@@ -56,12 +57,21 @@ def enter(node: SimNode, binds: Mapping[str, Path] | None = None) -> None:
     _mount(node.root / "proc" / "driver", Path("/proc/driver"), None, _MS_BIND)
     _bind_pci(node)
     for target, source in sorted((binds or {}).items()):
-        source.mkdir(parents=True, exist_ok=True)
-        # Opened first: a new root may hide the directory.
-        descriptor = os.open(source, os.O_PATH | os.O_DIRECTORY)
-        place = _existing(Path(target), node)
+        is_file = source.exists() and not source.is_dir()
+        if not is_file:
+            source.mkdir(parents=True, exist_ok=True)
+        # Opened first: a new root may hide it.
+        descriptor = os.open(source, os.O_PATH)
+        place = _existing_file(Path(target)) if is_file else _existing(Path(target), node)
         _mount(Path(f"/proc/self/fd/{descriptor}"), place, None, _MS_BIND)
         os.close(descriptor)
+
+
+def _existing_file(target: Path) -> Path:
+    """As container runtimes do it: a file that is missing is created in its directory."""
+    if not target.exists():
+        target.touch()
+    return target
 
 
 def _existing(target: Path, node: SimNode) -> Path:

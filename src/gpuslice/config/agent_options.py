@@ -7,6 +7,7 @@ from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, o
 from gpuslice.config.resource_options import DEVICE_OPTIONS, MEMORY_OPTIONS
 from gpuslice.config.settings import KUBELET_SOCKET
 from gpuslice.config.startup_options import NODE_LABEL
+from gpuslice.config.watchdog_settings import WATCHDOG_OPTIONS
 
 SOURCE_OPTIONS = (
     Option(
@@ -85,6 +86,7 @@ OPTION_GROUPS = (
     OptionGroup("Containers", CONTAINER_OPTIONS),
     OptionGroup("CDI", CDI_OPTIONS),
     OptionGroup("Nested clusters", NESTED_OPTIONS),
+    OptionGroup("Watchdog", WATCHDOG_OPTIONS),
     OptionGroup("Configuration", SOURCE_OPTIONS),
     OptionGroup("Labels, metrics and logs", TELEMETRY_OPTIONS),
 )

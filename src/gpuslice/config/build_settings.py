@@ -19,11 +19,13 @@ from gpuslice.config.settings import (
 )
 from gpuslice.config.validation import check_imex_channels, check_resource_name
 from gpuslice.config.value_parsers import (
+    parse_grace,
     parse_memory_reserve,
     parse_memory_selection,
     parse_memory_unit,
     parse_threads,
 )
+from gpuslice.config.watchdog_settings import WatchdogSettings
 from gpuslice.config.xid_list import parse_xid_list
 from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rules, Selection
 
@@ -58,6 +60,7 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         nested_directory=options.text("nested-dir", base.nested_directory),
         nested_file=_nested_file(options, base.nested_file),
         labels=file.labels,
+        watchdog=_watchdog(options, base.watchdog),
     )
 
 
@@ -140,6 +143,10 @@ def _containers(options: OptionReader, base: ContainerSettings) -> ContainerSett
         imex_channels=_imex_channels(options, base.imex_channels),
         imex_required=options.switch("imex-required", base.imex_required),
         mps_root=options.text("mps-root", base.mps_root or "") or None,
+        mps_hide_privileged_socket=options.switch(
+            "mps-hide-privileged-socket", base.mps_hide_privileged_socket
+        ),
+        mps_pipe_read_only=options.switch("mps-pipe-read-only", base.mps_pipe_read_only),
         driver_root=driver_root,
         dev_root=options.text("dev-root", "") or driver_root,
         cdi_annotation_prefix=options.text("cdi-annotation-prefix", base.cdi_annotation_prefix),
@@ -174,4 +181,18 @@ def _health(options: OptionReader, base: HealthSettings) -> HealthSettings:
         ignored=disabled.xids,
         fatal=None if enabled.every else enabled.xids,
         ignore_all=disabled.every,
+    )
+
+
+def _watchdog(options: OptionReader, base: WatchdogSettings) -> WatchdogSettings:
+    grace, slack = options.get("watchdog-grace"), options.get("watchdog-slack")
+    return WatchdogSettings(
+        mode=options.choice("watchdog-mode", base.mode),
+        grace_seconds=(
+            base.grace_seconds if grace is None else parse_grace(grace.source, grace.text)
+        ),
+        slack_mib=(
+            base.slack_mib if slack is None else parse_memory_reserve(slack.source, slack.text)
+        ),
+        container_logs=options.text("container-logs", base.container_logs),
     )

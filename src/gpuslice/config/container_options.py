@@ -48,6 +48,23 @@ CONTAINER_OPTIONS = (
         key="flags.threadAnnotations",
     ),
     Option(
+        "mps-hide-privileged-socket",
+        "Keep root in containers from the privileged socket of MPS, which can change limits and "
+        "end the daemon.",
+        "true",
+        ("GPUSLICE_MPS_HIDE_PRIVILEGED_SOCKET",),
+        OptionKind.SWITCH,
+        key="mps.hidePrivilegedSocket",
+    ),
+    Option(
+        "mps-pipe-read-only",
+        "Mount the pipe directory of MPS read-only into containers.",
+        "false",
+        ("GPUSLICE_MPS_PIPE_READ_ONLY",),
+        OptionKind.SWITCH,
+        key="mps.pipeReadOnly",
+    ),
+    Option(
         "driver-root",
         "Root of the driver on the host.",
         "/",

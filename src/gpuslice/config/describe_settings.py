@@ -11,6 +11,7 @@ from gpuslice.slicing.units import describe_mib
 
 if TYPE_CHECKING:
     from gpuslice.config.settings import LabelSettings, Settings
+    from gpuslice.config.watchdog_settings import WatchdogSettings
 
 _NANOSECONDS = 1_000_000_000
 
@@ -31,6 +32,11 @@ def describe_settings(settings: Settings) -> dict[str, object]:
             "required": containers.imex_required,
         },
         "health": {"enabled": settings.health.enabled},
+        "mps": {
+            "hidePrivilegedSocket": containers.mps_hide_privileged_socket,
+            "pipeReadOnly": containers.mps_pipe_read_only,
+        },
+        "watchdog": _watchdog(settings.watchdog),
         "agent": _agent(settings),
     }
 
@@ -74,6 +80,15 @@ def _gfd(labels: LabelSettings) -> dict[str, object]:
         "sleepInterval": _interval(labels.sleep_seconds),
         "outputFile": labels.output_file,
         "machineTypeFile": labels.machine_type_file,
+    }
+
+
+def _watchdog(watchdog: WatchdogSettings) -> dict[str, object]:
+    return {
+        "mode": watchdog.mode.value,
+        "grace": _interval(watchdog.grace_seconds),
+        "slack": _size(watchdog.slack_mib),
+        "containerLogs": watchdog.container_logs,
     }
 
 

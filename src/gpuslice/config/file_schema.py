@@ -139,6 +139,20 @@ class Health(_Section, frozen=True):
     enabled: bool | None = None
 
 
+class MpsContainers(_Section, frozen=True):
+    hide_privileged_socket: bool | None = None
+    pipe_read_only: bool | None = None
+
+
+class Watchdog(_Section, frozen=True):
+    # YAML reads a bare `off` as false.
+    mode: str | bool | None = None
+    # A number without a unit is rejected later, with an error that lists the units.
+    grace: str | int | float | None = None
+    slack: str | int | float | None = None
+    container_logs: str | None = None
+
+
 class ConfigFile(_Section, frozen=True):
     version: str | int | float = "v1"
     flags: Flags = Flags()
@@ -146,6 +160,8 @@ class ConfigFile(_Section, frozen=True):
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
     health: Health = Health()
+    mps: MpsContainers = MpsContainers()
+    watchdog: Watchdog = Watchdog()
 
 
 def read_config_file(path: Path, *, lenient: bool = False) -> tuple[ConfigFile, tuple[str, ...]]:

@@ -17,6 +17,7 @@ from gpuslice.config.validation import (
     check_path,
     check_socket_path,
 )
+from gpuslice.config.watchdog_settings import WATCHDOG_DEFAULTS, WatchdogSettings
 from gpuslice.slicing.rules import (
     GPUSHARE_RESOURCE,
     MemoryRule,
@@ -119,6 +120,9 @@ class ContainerSettings:
     imex_required: bool = False
     # On the host. Replicas with MPS require it.
     mps_root: str | None = None
+    # Root in a container is an ordinary client of MPS: it cannot set limits or end the daemon.
+    mps_hide_privileged_socket: bool = True
+    mps_pipe_read_only: bool = False
     # Roots of the driver and of its device nodes on the host.
     driver_root: str = "/"
     dev_root: str = "/"
@@ -214,6 +218,7 @@ class Settings:
     # Where containers of nested nodes have the list; None: as a variable only.
     nested_file: str | None = NESTED_MOUNT
     labels: LabelSettings = LABEL_DEFAULTS
+    watchdog: WatchdogSettings = WATCHDOG_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:

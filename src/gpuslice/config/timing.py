@@ -48,6 +48,10 @@ class Timing:
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0
+    # The watchdog reads the memory of containers.
+    watchdog_scan: float = 5.0
+    # Between two steps of the watchdog against a process, and between two attempts to evict a pod.
+    watchdog_step: float = 10.0
     # Until a configuration that is being read or checked counts as invalid.
     config_check: float = 30.0
     # Search for lists of nested nodes that no container uses, and how long to keep them at least.

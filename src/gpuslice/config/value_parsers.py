@@ -36,6 +36,7 @@ _ALL_THREADS = 100
 _DURATION_PART = re.compile(r"(?P<count>[0-9]+(\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|μs|ms|s|m|h)")
 # A shorter interval would be a busy loop.
 _SHORTEST_SECONDS = 0.1
+_LONGEST_GRACE_SECONDS = 86_400.0
 _SECONDS = {
     "ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0,
 }  # fmt: skip
@@ -174,6 +175,14 @@ def parse_interval(field: str, value: str | float) -> float | None:
             "use a duration of at least 100ms, for example 60s or 1m30s, or infinite "
             "(a number without a unit counts nanoseconds)",
         )
+    return seconds
+
+
+def parse_grace(field: str, text: str) -> float:
+    """Seconds of a Go duration."""
+    seconds = _parse_go_duration(text)
+    if seconds is None or seconds > _LONGEST_GRACE_SECONDS:
+        raise ConfigError(field, text, "use a duration of at most 24h, for example 30s or 2m")
     return seconds
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from gpuslice.inject.edits import ContainerEdits, Mount
+from gpuslice.mps.daemon_paths import CONTROL, PRIVILEGED_CONTROL
 from gpuslice.mps.daemons import Daemon
 from gpuslice.mps.driver_support import applies_uuid_keys
 from gpuslice.slicing.limits import Limits
@@ -37,7 +38,10 @@ def mps_client(gpu: str, limits: Limits, daemon: Daemon, key: LimitKey) -> Conta
     }
     if limits.threads_percent is not None:
         env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(limits.threads_percent)
-    mounts = [Mount(daemon.host_pipe, daemon.pipe)]
+    mounts = [Mount(daemon.host_pipe, daemon.pipe, read_only=daemon.read_only)]
+    if daemon.hides_privileged_socket:
+        # Whichever socket root tries, it reaches the one for everybody.
+        mounts.append(Mount(f"{daemon.host_pipe}/{CONTROL}", f"{daemon.pipe}/{PRIVILEGED_CONTROL}"))
     if daemon.host_shm is not None:
         # Daemon and clients exchange data through shared memory, so they must share its directory.
         mounts.append(Mount(daemon.host_shm, "/dev/shm"))  # noqa: S108

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 import grpc
@@ -29,6 +30,16 @@ def pod_resources_socket(kubelet_socket: Path) -> Path:
     return kubelet_socket.parent.parent / "pod-resources" / "kubelet.sock"
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerDevices:
+    """A container, and the ids of its devices by resource."""
+
+    namespace: str
+    pod: str
+    container: str
+    devices: Mapping[str, frozenset[str]]
+
+
 class PodResources:
     """The pod resources API is a list that callers poll: it has no watch."""
 
@@ -37,13 +48,23 @@ class PodResources:
 
     async def devices_in_use(self) -> Mapping[str, frozenset[str]]:
         """Device ids by resource. Raises PodResourcesError."""
-        return {
-            resource: frozenset().union(*(holder.ids for holder in held))
-            for resource, held in (await self.holders()).items()
-        }
+        ids: defaultdict[str, set[str]] = defaultdict(set)
+        for container in await self.containers():
+            for resource, held in container.devices.items():
+                ids[resource].update(held)
+        return {resource: frozenset(held) for resource, held in ids.items()}
 
     async def holders(self) -> Holders:
         """The containers that hold devices; without init containers. Raises PodResourcesError."""
+        held: defaultdict[str, list[Holder]] = defaultdict(list)
+        for container in await self.containers():
+            for resource, ids in container.devices.items():
+                pod = f"{container.namespace}/{container.pod}"
+                held[resource].append(Holder(pod, container.container, ids))
+        return {resource: tuple(some) for resource, some in held.items()}
+
+    async def containers(self) -> tuple[ContainerDevices, ...]:
+        """Every container of the node, with or without devices. Raises PodResourcesError."""
         if not self._socket.exists():
             raise PodResourcesError(
                 f"{self._socket} does not exist: mount the kubelet's pod-resources directory into "
@@ -56,16 +77,11 @@ class PodResources:
                 f"the kubelet does not list its containers at {self._socket} "
                 f"({error.code().name}: {error.details()})"
             ) from error
-        held: defaultdict[str, list[Holder]] = defaultdict(list)
-        for pod in response.pod_resources:
-            for container in pod.containers:
-                ids: defaultdict[str, set[str]] = defaultdict(set)
-                for devices in container.devices:
-                    ids[devices.resource_name].update(devices.device_ids)
-                for resource, some in ids.items():
-                    name = f"{pod.namespace}/{pod.name}"
-                    held[resource].append(Holder(name, container.name, frozenset(some)))
-        return {resource: tuple(some) for resource, some in held.items()}
+        return tuple(
+            ContainerDevices(pod.namespace, pod.name, container.name, _devices(container))
+            for pod in response.pod_resources
+            for container in pod.containers
+        )
 
     async def _list_with_retries(self) -> api.ListPodResourcesResponse:
         for seconds in _RETRY_SECONDS:
@@ -119,3 +135,10 @@ class SharedList:
             await asyncio.wait([running])
         self._running, self._next = self._next, None
         return await pod_resources.holders()
+
+
+def _devices(container: api.ContainerResources) -> dict[str, frozenset[str]]:
+    ids: defaultdict[str, set[str]] = defaultdict(set)
+    for devices in container.devices:
+        ids[devices.resource_name].update(devices.device_ids)
+    return {resource: frozenset(held) for resource, held in ids.items()}

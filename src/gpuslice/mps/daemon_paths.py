@@ -8,6 +8,10 @@ from pathlib import Path
 # The mount point of the host's MPS root in the agent, the daemons and all containers.
 ROOT = Path("/mps")
 
+# The sockets of a daemon in its pipe directory: for everybody, and for root.
+CONTROL = "control"
+PRIVILEGED_CONTROL = "control_privileged"
+
 _PIPE = "pipe"
 SHM = "shm"
 

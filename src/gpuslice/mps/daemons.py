@@ -26,6 +26,11 @@ class Daemon:
     # have their own.
     host_shm: str | None = None
     check: MpsCheck = MpsCheck.REQUIRE
+    # Containers get the socket for everybody in place of the privileged one. It must exist before
+    # they start: otherwise the container runtime creates a directory of that name.
+    hides_privileged_socket: bool = False
+    # Containers get the pipe directory read-only.
+    read_only: bool = False
 
 
 def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
@@ -34,16 +39,29 @@ def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
 
 
 def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
+    containers = settings.containers
     if pool.sharing is SharingStrategy.MEMORY:
         pipe = settings.memory_mps.pipe
         assert pipe is not None  # memory is limited only if it is set
         # The same path on the host and in containers, because MPS requires it.
-        return Daemon(name, pipe, pipe, check=settings.memory_mps.check)
-    root = settings.containers.mps_root
+        return Daemon(
+            name,
+            pipe,
+            pipe,
+            check=settings.memory_mps.check,
+            hides_privileged_socket=(
+                containers.mps_hide_privileged_socket
+                and settings.memory_mps.check is not MpsCheck.OFF
+            ),
+            read_only=containers.mps_pipe_read_only,
+        )
+    root = containers.mps_root
     assert root is not None  # checked with the settings
     return Daemon(
         name,
         str(DaemonPaths(name).pipe),
         posixpath.join(root, name, "pipe"),
         posixpath.join(root, name, SHM),
+        hides_privileged_socket=containers.mps_hide_privileged_socket,
+        read_only=containers.mps_pipe_read_only,
     )

@@ -38,7 +38,7 @@ def default_commands(wanted: DaemonSpec, serves: Sequence[str]) -> tuple[str, ..
     threads = f"set_default_active_thread_percentage {max_threads_percent(wanted)}"
     memory = (
         f"set_default_device_pinned_mem_limit {number} {mib}M"
-        for number, mib in _memory(wanted, serves)
+        for number, mib in memory_by_number(wanted, serves)
     )
     return threads, *memory
 
@@ -48,7 +48,7 @@ def server_commands(wanted: DaemonSpec, serves: Sequence[str], server: str) -> t
     threads = f"set_active_thread_percentage {server} {max_threads_percent(wanted)}"
     memory = (
         f"set_device_pinned_mem_limit {server} {number} {mib}M"
-        for number, mib in _memory(wanted, serves)
+        for number, mib in memory_by_number(wanted, serves)
     )
     return threads, *memory
 
@@ -115,7 +115,7 @@ async def _wrong_limits(
     percent = parse_percent(text)
     if percent is None or percent > max_threads_percent(wanted):
         wrong.append((f"set_{threads} {max_threads_percent(wanted)}", _found(text)))
-    for number, mib in _memory(wanted, serves):
+    for number, mib in memory_by_number(wanted, serves):
         text = await control.command(f"get_{memory} {number}")
         if not memory_limit_holds(text, mib):
             wrong.append((f"set_{memory} {number} {mib}M", _found(text)))
@@ -154,7 +154,8 @@ def _rejected(wanted: DaemonSpec, command: str, reason: object) -> None:
     )
 
 
-def _memory(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:
+def memory_by_number(wanted: DaemonSpec, serves: Sequence[str]) -> list[tuple[int, int]]:
+    """The number of each GPU in the daemon, and its limit in MiB."""
     return [
         (serves.index(gpu), limits.memory_mib)
         for gpu, limits in zip(wanted.gpus, wanted.max_limits, strict=True)

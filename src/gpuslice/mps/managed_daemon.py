@@ -76,6 +76,11 @@ class ManagedDaemon:
         self._failed_probes = 0
         self._conditions = Conditions(log)
 
+    @property
+    def is_settled(self) -> bool:
+        """It answers, and has the limits of the current settings."""
+        return self._is_ours and self.answers and not self._is_outdated
+
     def want(self, wanted: DaemonSpec, present: frozenset[str]) -> None:
         """A running daemon stays. `present`: all GPUs of the node."""
         self.wanted = wanted

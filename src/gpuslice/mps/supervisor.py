@@ -8,9 +8,11 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
+from gpuslice.mps.control import ControlClient
 from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import find_process
+from gpuslice.mps.default_guard import DefaultGuard, Report
 from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.mps.shm import remove_shm, unused_shm
 from gpuslice.telemetry.logs import Logger
@@ -19,11 +21,20 @@ log = Logger(__name__)
 
 
 class Supervisor:
-    def __init__(self, tasks: asyncio.TaskGroup, timing: Timing, root: Path = ROOT) -> None:
+    def __init__(
+        self,
+        tasks: asyncio.TaskGroup,
+        timing: Timing,
+        root: Path = ROOT,
+        report: Report = lambda code, message: None,
+    ) -> None:
+        """`report` records events."""
+        self._report = report
         self._tasks = tasks
         self._timing = timing
         self._root = root
         self._managed: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
+        self._guards: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._is_stopping = False
 
@@ -57,6 +68,9 @@ class Supervisor:
         )
         task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
         self._managed[daemon.resource] = managed, task
+        control = ControlClient(str(paths.pipe), self._timing.mps_command)
+        guard = DefaultGuard(managed, control, self._timing.mps_daemon_probe, self._report)
+        self._guards[daemon.resource] = self._tasks.create_task(guard.run())
 
     async def _stop(self, resources: Sequence[str]) -> None:
         """If this call is cancelled, the daemons still stop, and another call waits for them."""
@@ -71,6 +85,7 @@ class Supervisor:
 
     async def _stop_one(self, resource: str) -> None:
         managed, task = self._managed[resource]
+        self._guards.pop(resource).cancel()
         task.cancel()
         try:
             await asyncio.wait([task])

@@ -1,4 +1,4 @@
-"""Records problems with the configuration as events of the Node."""
+"""Records problems, for example with the configuration, as events of the Node."""
 
 from __future__ import annotations
 
@@ -22,10 +22,14 @@ class EventRecorder:
         self._events = events
         self._queue: asyncio.Queue[Problem] = asyncio.Queue(_MOST_WAITING)
 
+    def add(self, problem: Problem) -> None:
+        if not self._queue.full():
+            self._queue.put_nowait(problem)
+
     def read(self, before: Snapshot, after: Snapshot) -> None:
         for problem in after.config_problems:
-            if problem not in before.config_problems and not self._queue.full():
-                self._queue.put_nowait(problem)
+            if problem not in before.config_problems:
+                self.add(problem)
 
     async def run(self) -> None:
         while True:

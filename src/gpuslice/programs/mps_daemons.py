@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
+from gpuslice.cluster.events import NodeEvents, NoEvents
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
 from gpuslice.config.settings import Settings
@@ -22,6 +23,7 @@ from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
+from gpuslice.node.event_recorder import EventRecorder
 from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.notices import config_notices, skipped_gpus
 from gpuslice.node.reconciler import Reconciler
@@ -73,7 +75,8 @@ class MpsDaemons:
 
     async def _serve(self) -> None:
         async with contextlib.AsyncExitStack() as stack:
-            # The agent of the node records events; this program needs the label only.
+            # Invalid configurations are events of the agent, and limits that somebody changed are
+            # events of this program.
             api = connect_if_needed(self._options) if self._options.config_dir else None
             if api is not None:
                 stack.push_async_callback(api.close)
@@ -83,13 +86,20 @@ class MpsDaemons:
             await self._work(api, metrics)
 
     async def _work(self, api: ApiServer | None, metrics: Metrics) -> None:
+        events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
+        recorder = EventRecorder(events)
         state = NodeState()
         state.subscribe(log_changes)
         HangReporter(self._driver, state, self._triggers)
         source = ConfigSource(self._options, api, state, metrics, self._timing)
         await source.first()
         async with asyncio.TaskGroup() as tasks:
-            supervisor = Supervisor(tasks, self._timing)
+            tasks.create_task(recorder.run())
+            supervisor = Supervisor(
+                tasks,
+                self._timing,
+                report=lambda code, message: recorder.add(Problem(code, message)),
+            )
             reconciler = Reconciler(
                 target=_Target(state, supervisor),
                 load=lambda: self._load(source.current),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -21,6 +21,18 @@ class DeviceCounts:
     in_use: int | None = None
     # Healthy and free, by UUID of the GPU or MIG device.
     free: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ContainerMemory:
+    """The memory of one GPU that a container uses, and what it was granted."""
+
+    namespace: str
+    pod: str
+    container: str
+    gpu: str
+    used_bytes: int
+    granted_bytes: int
 
 
 class Metrics(Protocol):
@@ -47,6 +59,18 @@ class Metrics(Protocol):
         """The resource is no longer advertised. Its counters stay."""
 
     def forget_gpu(self, uuid: str) -> None: ...
+
+    def watching(self, is_watching: bool) -> None:
+        """Whether the watchdog compares the memory of containers with their grants."""
+
+    def container_memory(
+        self, containers: Sequence[ContainerMemory], unattributed_processes: int
+    ) -> None:
+        """Replaces what was recorded before."""
+
+    def memory_exceeded(self, gpu: str) -> None: ...
+
+    def watchdog_acted(self, action: str, ok: bool) -> None: ...
 
 
 class NoMetrics:
@@ -79,6 +103,20 @@ class NoMetrics:
     def forget_gpu(self, uuid: str) -> None:
         pass
 
+    def watching(self, is_watching: bool) -> None:
+        pass
+
+    def container_memory(
+        self, containers: Sequence[ContainerMemory], unattributed_processes: int
+    ) -> None:
+        pass
+
+    def memory_exceeded(self, gpu: str) -> None:
+        pass
+
+    def watchdog_acted(self, action: str, ok: bool) -> None:
+        pass
+
 
 class Recorder:
     """Plain values, so that readiness does not depend on the metrics library."""
@@ -95,6 +133,13 @@ class Recorder:
         self.gpus: dict[str, tuple[int, bool]] = {}
         self.driver_problem: str | None = None
         self.binding_mode: str | None = None
+        # None: there is no watchdog.
+        self.is_watching: bool | None = None
+        self.container_memories: tuple[ContainerMemory, ...] = ()
+        self.unattributed_processes = 0
+        # By UUID of the GPU: names of containers would grow without bound.
+        self.violations: Counter[str] = Counter()
+        self.watchdog_actions: Counter[tuple[str, bool]] = Counter()
 
     def reloaded(self, ok: bool) -> None:
         self.reloads[ok] += 1
@@ -127,6 +172,23 @@ class Recorder:
 
     def forget_gpu(self, uuid: str) -> None:
         self.gpus.pop(uuid, None)
+
+    def watching(self, is_watching: bool) -> None:
+        self.is_watching = is_watching
+        if not is_watching:
+            self.container_memories, self.unattributed_processes = (), 0
+
+    def container_memory(
+        self, containers: Sequence[ContainerMemory], unattributed_processes: int
+    ) -> None:
+        self.container_memories = tuple(containers)
+        self.unattributed_processes = unattributed_processes
+
+    def memory_exceeded(self, gpu: str) -> None:
+        self.violations[gpu] += 1
+
+    def watchdog_acted(self, action: str, ok: bool) -> None:
+        self.watchdog_actions[action, ok] += 1
 
     def why_not_ready(self) -> str | None:
         """None: the configuration is in force, the driver answers, every resource is registered.

@@ -66,6 +66,8 @@ class _AgentMetrics(Collector):
         yield from _resources(self._recorder)
         yield _gpus(self._recorder)
         yield _binding(self._recorder)
+        if self._recorder.is_watching is not None:
+            yield from _watchdog(self._recorder)
 
     def _build(self) -> Metric:
         build = GaugeMetricFamily(
@@ -165,6 +167,52 @@ def _gpus(recorder: Recorder) -> Metric:
     for uuid, (minor, healthy) in sorted(recorder.gpus.items()):
         gpus.add_metric([uuid, str(minor)], healthy)
     return gpus
+
+
+def _watchdog(recorder: Recorder) -> Iterable[Metric]:
+    yield GaugeMetricFamily(
+        "gpuslice_watchdog_watching",
+        "1 if the watchdog compares the memory of containers with their grants.",
+        value=bool(recorder.is_watching),
+    )
+    labels = ["namespace", "pod", "container", "uuid"]
+    used = GaugeMetricFamily(
+        "gpuslice_container_memory_bytes",
+        "Memory of the GPU that all processes of the container use together.",
+        labels=labels,
+    )
+    granted = GaugeMetricFamily(
+        "gpuslice_container_memory_granted_bytes",
+        "Memory of the GPU that the container was granted.",
+        labels=labels,
+    )
+    for one in recorder.container_memories:
+        names = [one.namespace, one.pod, one.container, one.gpu]
+        used.add_metric(names, one.used_bytes)
+        granted.add_metric(names, one.granted_bytes)
+    yield used
+    yield granted
+    yield GaugeMetricFamily(
+        "gpuslice_unattributed_processes",
+        "Processes on GPUs that belong to no container with shares. The watchdog ignores them.",
+        value=recorder.unattributed_processes,
+    )
+    violations = CounterMetricFamily(
+        "gpuslice_memory_violations",
+        "Number of times that a container began to use more memory than it was granted.",
+        labels=["uuid"],
+    )
+    for uuid, count in sorted(recorder.violations.items()):
+        violations.add_metric([uuid], count)
+    yield violations
+    actions = CounterMetricFamily(
+        "gpuslice_watchdog_actions",
+        "What the watchdog did about containers that use too much memory.",
+        labels=["action", "result"],
+    )
+    for (action, ok), count in sorted(recorder.watchdog_actions.items()):
+        actions.add_metric([action, _result(ok)], count)
+    yield actions
 
 
 def _result(ok: bool) -> str:

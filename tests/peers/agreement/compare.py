@@ -11,7 +11,7 @@ from pathlib import Path
 from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
-from .differences import MPS_LIMITS, MPS_PRE_START, MPS_SHM, Difference
+from .differences import MPS_LIMITS, MPS_PRE_START, MPS_PRIVILEGED_SOCKET, MPS_SHM, Difference
 from .links import closeness
 from .pair import Pair, Refusal
 
@@ -94,6 +94,8 @@ def plain(
     mounts = [(m.host_path, m.container_path, m.read_only) for m in answer.mounts]
     if MPS_SHM in accepted:
         mounts = [(_of_the_node(*mount[:2]), *mount[1:]) for mount in mounts]
+    if MPS_PRIVILEGED_SOCKET in accepted:
+        mounts = [mount for mount in mounts if not mount[1].endswith("/control_privileged")]
     # NODE_ONCE
     nodes = list(
         dict.fromkeys((d.host_path, d.container_path, d.permissions) for d in answer.devices)

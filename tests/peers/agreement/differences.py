@@ -51,6 +51,11 @@ MPS_SHM = Difference(
     "each MPS daemon and its containers have a /dev/shm of their own; NVIDIA's has one for all "
     "daemons of the node, so that containers read and remove files of each other",
 )
+MPS_PRIVILEGED_SOCKET = Difference(
+    "mps-privileged-socket",
+    "containers get the socket for everybody in place of the privileged one; with NVIDIA's, root "
+    "in a container can change limits and end the daemon",
+)
 MPS_PRE_START = Difference(
     "mps-pre-start",
     "the kubelet is told to ask before every start of an MPS container, as its limits hold only "
@@ -193,6 +198,7 @@ ACCEPTED = (
     NO_SENSE,
     MPS_LIMITS,
     MPS_SHM,
+    MPS_PRIVILEGED_SOCKET,
     MPS_PRE_START,
     MPS_DAEMON_DOWN,
     MPS_SEVERAL,

@@ -21,7 +21,7 @@ Object = dict[str, Any]
 _KINDS = {"nodes": "Node", "events": "Event", "nodefeatures": "NodeFeature", "pods": "Pod"}
 _PATH = re.compile(
     r"/(?:api/v1|apis/nfd\.k8s-sigs\.io/v1alpha1)(?:/namespaces/(?P<namespace>[^/]+))?"
-    r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?"
+    r"/(?P<kind>[a-z]+)(?:/(?P<name>[^/]+))?(?P<eviction>/eviction)?"
 )
 _CLOSE = object()
 
@@ -38,6 +38,7 @@ class Kubernetes:
         self.objects: dict[tuple[str, str], Object] = {}
         self.requests: list[str] = []
         self.watches: list[dict[str, str]] = []
+        self.evictions: list[Object] = []
         self.refuse_with: int | None = None
         self.end_watches_at_once = False
         self.node_features_known = True
@@ -145,6 +146,8 @@ class Kubernetes:
             kind, name = match["kind"], match["name"]
             if method == "GET":
                 return self._get(kind, name)
+            if match["eviction"]:
+                return self._evict(name, body)
             if method == "POST":
                 return self._create(kind, body)
             if method == "PATCH":
@@ -162,6 +165,11 @@ class Kubernetes:
         if (kind, name) in self.objects:
             raise Refusal(409, f'{kind} "{name}" already exists')
         return self.put(kind, name, **body)
+
+    def _evict(self, name: str, body: Object) -> Object:
+        self._get("pods", name)
+        self.evictions.append(body)
+        return {"kind": "Status", "status": "Success"}
 
     def _replace(self, kind: str, name: str, body: Object) -> Object:
         present = self._get(kind, name)["metadata"]["resourceVersion"]

@@ -16,6 +16,7 @@ from gpuslice.config.load import load_settings
 from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import Bind, DeviceId, DeviceList, Discovery, MpsCheck, Settings
+from gpuslice.config.watchdog_settings import WatchdogMode
 from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
 from gpuslice.slicing.thread_annotations import ThreadAnnotations
 from gpuslice.slicing.threads import ThreadStrategy
@@ -210,6 +211,32 @@ OURS = [
     Row(
         "nested-dir", "NESTED_DIR", "nested_directory", "/var/lib/gpuslice/nested", "/n", "/n",
         "flags: {nestedDir: /n}", invalid=("n",),
+    ),
+    Row(
+        "mps-hide-privileged-socket", "GPUSLICE_MPS_HIDE_PRIVILEGED_SOCKET",
+        "containers.mps_hide_privileged_socket", True, "false", False,
+        "mps: {hidePrivilegedSocket: false}", invalid=("no",),
+    ),
+    Row(
+        "mps-pipe-read-only", "GPUSLICE_MPS_PIPE_READ_ONLY", "containers.mps_pipe_read_only", False,
+        "true", True, "mps: {pipeReadOnly: true}", invalid=("ro",),
+    ),
+    Row(
+        "watchdog-mode", "GPUSLICE_WATCHDOG_MODE", "watchdog.mode", WatchdogMode.REPORT, "off",
+        WatchdogMode.OFF, "watchdog: {mode: off}", invalid=("kill",),
+    ),
+    Row(
+        "watchdog-grace", "GPUSLICE_WATCHDOG_GRACE", "watchdog.grace_seconds", 30.0, "1m30s", 90.0,
+        "watchdog: {grace: 1m30s}", invalid=("5", "-1s", "25h", "infinite"),
+    ),
+    Row(
+        "watchdog-slack", "GPUSLICE_WATCHDOG_SLACK", "watchdog.slack_mib", 256, "1GiB", 1024,
+        "watchdog: {slack: 1GiB}", invalid=("5", "-1GiB", "much"),
+    ),
+    Row(
+        "container-logs", "GPUSLICE_CONTAINER_LOGS", "watchdog.container_logs",
+        "/var/log/containers", "/logs", "/logs", "watchdog: {containerLogs: /logs}",
+        invalid=("logs",),
     ),
     Row(
         "cdi-directory", "GPUSLICE_CDI_DIRECTORY", "cdi.directory", "/var/run/cdi", "/etc/cdi",

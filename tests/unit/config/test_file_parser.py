@@ -100,6 +100,8 @@ sharing:
       - {name: gpu, devices: ["1"], shares: [{name: a, threads: 30%, memory: 1GiB, count: 2}]}
 imex: {channelIDs: [0], required: true}
 health: {enabled: false}
+mps: {hidePrivilegedSocket: false, pipeReadOnly: true}
+watchdog: {mode: evict, grace: 5s, slack: 1GiB, containerLogs: /logs}
 """
 
 

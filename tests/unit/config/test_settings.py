@@ -94,7 +94,7 @@ def test_the_advertised_name_of_replicas_is_the_new_one() -> None:
 def test_the_description_has_the_layout_of_the_file_and_is_json() -> None:
     described = json.loads(json.dumps(Settings().describe()))
     assert list(described) == [
-        "version", "flags", "resources", "sharing", "imex", "health", "agent",
+        "version", "flags", "resources", "sharing", "imex", "health", "mps", "watchdog", "agent",
     ]  # fmt: skip
     assert described["flags"]["plugin"]["deviceListStrategy"] == ["envvar"]
     assert described["resources"] == {"gpus": [{"pattern": "*", "name": "nvidia.com/gpu"}]}

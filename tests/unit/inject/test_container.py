@@ -56,7 +56,10 @@ def test_a_slice_gets_its_gpu_the_gpushare_variables_and_its_limits() -> None:
                 "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"GPU-bb={count}{suffix}",
                 "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": percent,
             },
-            mounts=(Mount("/root/nvidia-mps", "/root/nvidia-mps", read_only=False),),
+            mounts=(
+                Mount("/root/nvidia-mps", "/root/nvidia-mps", read_only=False),
+                Mount("/root/nvidia-mps/control", "/root/nvidia-mps/control_privileged"),
+            ),
         )
         for count, suffix, percent in ((3, "072M", "20"), (2, "048M", "13"))
     ]
@@ -80,8 +83,32 @@ def test_replicas_reach_the_daemon_of_their_resource_and_its_shared_memory() -> 
     }
     assert one.mounts == (
         Mount("/mps-root/nvidia.com/gpu/pipe", "/mps/nvidia.com/gpu/pipe"),
+        Mount(
+            "/mps-root/nvidia.com/gpu/pipe/control",
+            "/mps/nvidia.com/gpu/pipe/control_privileged",
+        ),
         Mount("/mps-root/nvidia.com/gpu/shm", "/dev/shm"),
     )
+
+
+@pytest.mark.parametrize("settings", [SLICES, REPLICAS], ids=["slices", "replicas"])
+def test_access_to_the_pipe_directory_can_be_set(settings: Settings) -> None:
+    ids = units(0) if settings is SLICES else ["GPU-bb::0"]
+    open_to_root = replace(
+        settings, containers=replace(settings.containers, mps_hide_privileged_socket=False)
+    )
+    [one] = edits(open_to_root, ids)
+    assert not any("control" in mount.container_path for mount in one.mounts)
+    read_only = replace(settings, containers=replace(settings.containers, mps_pipe_read_only=True))
+    [one] = edits(read_only, ids)
+    # Sockets can be used on a read-only mount.
+    assert [mount.read_only for mount in one.mounts[:2]] == [True, False]
+
+
+def test_a_socket_that_may_not_exist_is_not_mounted() -> None:
+    unchecked = replace(SLICES, memory_mps=MemoryMps("/root/nvidia-mps", MpsCheck.OFF))
+    [one] = edits(unchecked, units(0))
+    assert one.mounts == (Mount("/root/nvidia-mps", "/root/nvidia-mps"),)
 
 
 def test_a_whole_gpu_gets_nothing_but_itself() -> None:
@@ -93,7 +120,7 @@ def test_each_pool_knows_how_its_daemon_is_checked() -> None:
     [pool] = catalogue([T4], SLICES.rules).pools
     settings = replace(SLICES, memory_mps=MemoryMps("/root/nvidia-mps", MpsCheck.AUTO))
     assert daemons_of([pool], settings) == {
-        "aliyun.com/gpu-mem": replace(EXTERNAL, check=MpsCheck.AUTO)
+        "aliyun.com/gpu-mem": replace(EXTERNAL, check=MpsCheck.AUTO, hides_privileged_socket=True)
     }
 
 

@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.telemetry.http_server import metrics_at
-from gpuslice.telemetry.metrics import DeviceCounts, Metrics, NoMetrics
+from gpuslice.telemetry.metrics import ContainerMemory, DeviceCounts, Metrics, NoMetrics
 from tests.surroundings import free_address
 
 
@@ -66,6 +66,11 @@ def busy(metrics: Metrics) -> None:
     metrics.allocated("nvidia.com/gpu", False)
     metrics.gpu("GPU-1", 0, True)
     metrics.gpu("GPU-2", 1, False)
+    metrics.watching(True)
+    metrics.container_memory([ContainerMemory("ns", "pod", "main", "GPU-1", 300, 200)], 4)
+    metrics.memory_exceeded("GPU-1")
+    metrics.watchdog_acted("terminate", True)
+    metrics.watchdog_acted("kill", False)
 
 
 def test_all_metrics_are_exposed() -> None:
@@ -88,6 +93,13 @@ def test_all_metrics_are_exposed() -> None:
         ("gpuslice_allocations_total", "nvidia.com/gpu", "error"): 1,
         ("gpuslice_gpu_healthy", "0", "GPU-1"): 1,
         ("gpuslice_gpu_healthy", "1", "GPU-2"): 0,
+        ("gpuslice_watchdog_watching",): 1,
+        ("gpuslice_container_memory_bytes", "main", "ns", "pod", "GPU-1"): 300,
+        ("gpuslice_container_memory_granted_bytes", "main", "ns", "pod", "GPU-1"): 200,
+        ("gpuslice_unattributed_processes",): 4,
+        ("gpuslice_memory_violations_total", "GPU-1"): 1,
+        ("gpuslice_watchdog_actions_total", "terminate", "ok"): 1,
+        ("gpuslice_watchdog_actions_total", "kill", "error"): 1,
     }
 
 

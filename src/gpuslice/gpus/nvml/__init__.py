@@ -16,12 +16,14 @@ from gpuslice.gpus.nvml.events import XidEvent, XidEvents
 from gpuslice.gpus.nvml.gpu import Fabric, GpuHandle, LinkEnd, NvLink
 from gpuslice.gpus.nvml.limited_calls import LimitedCalls, Limits, Subject
 from gpuslice.gpus.nvml.mig import MigAttributes, MigHandle
+from gpuslice.gpus.nvml.processes import GpuProcess
 
 __all__ = [
     "DriverHangs",
     "DriverUnavailable",
     "Fabric",
     "GpuHandle",
+    "GpuProcess",
     "LimitedCalls",
     "Limits",
     "LinkEnd",

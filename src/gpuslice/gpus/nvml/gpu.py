@@ -13,6 +13,7 @@ import pynvml
 from gpuslice.gpus.nvml.calls import Nonsense, NvmlError, address, sysfs_bus_id, text
 from gpuslice.gpus.nvml.limited_calls import SubjectCalls
 from gpuslice.gpus.nvml.mig import MigHandle
+from gpuslice.gpus.nvml.processes import GpuProcess, running_processes
 
 _MIB = 1024 * 1024
 # No GPU has more than seven.
@@ -147,6 +148,10 @@ class GpuHandle:
     def common_ancestor(self, other: GpuHandle) -> int:
         """The common ancestor in the PCI topology: NVML_TOPOLOGY_*, from 0 (one board)."""
         return int(self._call(pynvml.nvmlDeviceGetTopologyCommonAncestor, self._raw, other._raw))
+
+    def processes(self) -> tuple[GpuProcess, ...]:
+        """Every process that uses the GPU, once."""
+        return running_processes(self._raw, self._call)
 
     def links(self) -> tuple[NvLink, ...]:
         """Active NVLinks. A link that cannot be read is omitted."""

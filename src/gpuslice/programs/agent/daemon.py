@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
-from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents
+from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents, PodEvents
 from gpuslice.cluster.pods import pod_annotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
@@ -32,8 +32,11 @@ from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.pod_event_recorder import PodEventRecorder
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
+from gpuslice.programs.agent.watchdog import Watchdog
+from gpuslice.programs.agent.watchdog_actions import WatchdogActions
 from gpuslice.programs.api_server import connect_if_needed
 from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
@@ -83,7 +86,9 @@ class Agent:
             await self._work(self._driver, api, metrics)
 
     async def _work(self, driver: Driver, api: ApiServer | None, metrics: Metrics) -> None:
-        events = NodeEvents(api, self._options.node_name or "") if api else NoEvents()
+        node_name = self._options.node_name or ""
+        events = NodeEvents(api, node_name) if api else NoEvents()
+        pod_events = PodEventRecorder(PodEvents(api, node_name) if api else None)
         state, timing = NodeState(), self._timing
         recorder = EventRecorder(events)
         for reader in (log_changes, MetricsReader(metrics).read, recorder.read):
@@ -120,6 +125,10 @@ class Agent:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
                 tasks.create_task(binder.run())
+                actions = WatchdogActions(api, pod_events, metrics, timing)
+                watchdog = Watchdog(driver, state, metrics, actions, timing)
+                tasks.create_task(pod_events.run())
+                tasks.create_task(watchdog.run())
                 tasks.create_task(NestedFileCollector(state, timing).run())
                 tasks.create_task(LabelPublisher(self._options, api, driver, state).run())
                 tasks.create_task(

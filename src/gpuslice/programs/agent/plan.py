@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -9,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import MpsCheck, Settings
 from gpuslice.gpus.allocated_devices import ListVersion, list_version, own_gpus
 from gpuslice.gpus.faults import Fault, fault_of
 from gpuslice.gpus.inventory import Inventory
@@ -17,6 +18,7 @@ from gpuslice.inject.container import Injection
 from gpuslice.inject.mps import LimitKey
 from gpuslice.inject.nested import NestedLists
 from gpuslice.inject.visible import can_be_injected
+from gpuslice.mps.control import PROGRAM
 from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
 from gpuslice.node.errors import ProgramError, unreadable
@@ -101,7 +103,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         settings.containers,
         read_host(settings),
         LimitKey.for_driver(inventory.driver_version),
-        daemons_of(found.pools, settings),
+        _with_known_sockets(daemons_of(found.pools, settings)),
         devices,
         NestedLists(
             settings.nested_file, partial(write_nested_file, Path(settings.nested_directory))
@@ -129,6 +131,17 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         version,
         bool(outdated),
     )
+
+
+def _with_known_sockets(daemons: Mapping[str, Daemon]) -> dict[str, Daemon]:
+    """A daemon that is only assumed to run may have no sockets yet that could be mounted."""
+    has_program = shutil.which(PROGRAM) is not None
+    return {
+        name: replace(daemon, hides_privileged_socket=False)
+        if daemon.check is MpsCheck.AUTO and not (has_program and Path(daemon.pipe).exists())
+        else daemon
+        for name, daemon in daemons.items()
+    }
 
 
 def _cdi_faults(pools: tuple[Pool, ...], injection: Injection) -> list[Fault]:
