@@ -173,6 +173,14 @@ class Code(StrEnum):
         "MPSDefaultChanged",
         "Somebody changed default limits of an MPS control daemon; they are set right.",
     )
+    MPS_SOCKETS_RESTORED = (
+        "MPSSocketsRestored",
+        "A container deleted or replaced sockets of an MPS control daemon; they are put back.",
+    )
+    MPS_SOCKETS_NOT_KEPT = (
+        "MPSSocketsNotKept",
+        "Sockets of an MPS control daemon cannot be put back if a container deletes them.",
+    )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
         "MPSEarlyClient",

@@ -118,3 +118,8 @@ def mps_pair(programs: DriverPrograms, scratch: Path) -> Iterator[MpsPair]:
     finally:
         for side in pair.sides():
             side.end()
+
+
+def without_times(log: str) -> list[str]:
+    """The lines of a log, without time and process."""
+    return [line.partition("] ")[2] for line in log.splitlines()]

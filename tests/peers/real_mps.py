@@ -12,6 +12,7 @@ from pathlib import Path
 from gpuslice_sim.mps.launch import daemons_at
 from gpuslice_sim.process import BackgroundProcess
 from tests.node import mps_programs
+from tests.node.mps_commands import send
 from tests.node.rig import GPU, Rig
 
 from .driver_programs import DriverPrograms
@@ -39,17 +40,24 @@ class RealMps:
         return self.branch >= 555
 
     @property
+    def control(self) -> Path:
+        return self.rig.node.bin / "nvidia-cuda-mps-control"
+
+    @property
     def server(self) -> Path:
         """The server program, in a directory that only PATH leads to."""
         return self.rig.directory / "sbin" / "nvidia-cuda-mps-server"
 
     @contextmanager
-    def served(self, text: str, name: str = "mps") -> Iterator[BackgroundProcess]:
+    def served(
+        self, text: str, name: str = "mps", env: Mapping[str, str] | None = None
+    ) -> Iterator[BackgroundProcess]:
         """Our `mps-control-daemon`."""
-        with mps_programs.served(self.rig, text, env=self.env(), name=name) as program:
+        variables = self.env() | dict(env or {})
+        with mps_programs.served(self.rig, text, env=variables, name=name) as program:
             yield program
 
-    def env(self) -> Mapping[str, str]:
+    def env(self) -> dict[str, str]:
         path = self.rig.env()["PATH"]
         return {"PATH": f"{path}:{self.server.parent}"}
 
@@ -57,26 +65,20 @@ class RealMps:
         return daemons_at(self.pipe)
 
     def command(self, line: str, *, pipe: Path | None = None, user: int | None = None) -> str:
-        """The answer of the daemon. Its exit status means only that a daemon answered."""
-        done = subprocess.run(
-            [self.rig.node.bin / "nvidia-cuda-mps-control"],
-            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe or self.pipe)},
-            input=f"{line}\n",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE,
-            user=user,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.strip()
+        return send([self.control], pipe or self.pipe, line, user)
+
+    def quit(self, daemon: int) -> None:
+        """Repeated while the daemon serves another program."""
+        env = {"CUDA_MPS_PIPE_DIRECTORY": str(self.pipe)}
+        while daemon in self.daemons():
+            subprocess.run([self.control], env=env, input=b"quit\n", check=False, timeout=_PATIENCE)
 
     def start_foreign(self, arguments: Sequence[str] = ("-d",)) -> None:
         """A daemon that another program of the node starts."""
         place = self.pipe.parent
         (place / "log").mkdir(parents=True, exist_ok=True)
         done = subprocess.run(
-            [self.rig.node.bin / "nvidia-cuda-mps-control", *arguments],
+            [self.control, *arguments],
             env={
                 "CUDA_MPS_PIPE_DIRECTORY": str(self.pipe),
                 "CUDA_MPS_LOG_DIRECTORY": str(place / "log"),
@@ -90,9 +92,9 @@ class RealMps:
 def install(rig: Rig, programs: DriverPrograms) -> RealMps:
     """Replaces the stand-in. All users can run the programs."""
     real = RealMps(rig, programs.branch)
-    control = rig.node.bin / "nvidia-cuda-mps-control"
-    control.unlink()
-    shutil.copy(programs.control, control)
+    real.control.unlink()
+    (rig.node.bin / real.server.name).unlink()
+    shutil.copy(programs.control, real.control)
     real.server.parent.mkdir()
     shutil.copy(programs.server, real.server)
     rig.directory.chmod(0o755)

@@ -101,7 +101,7 @@ def test_a_daemon_that_is_told_to_quit_is_restarted(mps: RealMps) -> None:
     with mps.served(quarters()) as program:
         wait_until_ready(mps.rig)
         [first] = mps.daemons()
-        mps.command("quit")
+        mps.quit(first)
         program.wait_for_code(Code.MPS_STARTED, times=2)
         wait_until_ready(mps.rig)
         assert mps.daemons() not in ([], [first])

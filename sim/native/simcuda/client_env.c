@@ -7,7 +7,7 @@
 
 #include "visible.h"
 
-enum { BRANCH_IGNORES_UUIDS = 535, BRANCH_TAKES_KIB = 615 };
+enum { FIRST_BRANCH_WITH_UUIDS = 560, BRANCH_TAKES_KIB = 615 };
 
 double read_percentage(struct warnings *warnings)
 {
@@ -53,7 +53,7 @@ static int take_entry(struct client_env *env, const struct device_list *devices,
     if (limit < 0)
         return -1;
     bool by_number = entry[strspn(entry, "0123456789")] == '\0';
-    if (!by_number && branch == BRANCH_IGNORES_UUIDS) {
+    if (!by_number && branch < FIRST_BRANCH_WITH_UUIDS) {
         warn(warnings, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT: driver branch %d does not apply the limit "
              "of %s: name the device by number", branch, entry);
         return 0;

@@ -189,6 +189,10 @@ def _write_programs(directory: Path) -> None:
     _write_script(directory, directory / "libexec" / "mps", "gpuslice_sim.mps")
     shutil.copy(_native() / "mps-control", directory / "bin" / "nvidia-cuda-mps-control")
     shutil.copy(_native() / "simcuda", directory / "bin" / "simcuda")
+    # Daemons search it, and then run their own server in its place.
+    server = directory / "bin" / "nvidia-cuda-mps-server"
+    server.write_text("#!/bin/sh\necho The MPS control daemon runs this program. >&2\nexit 1\n")
+    server.chmod(0o755)
 
 
 def _write_script(directory: Path, path: Path, module: str) -> None:

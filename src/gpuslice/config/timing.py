@@ -48,6 +48,8 @@ class Timing:
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0
+    # Until the clients of an MPS control daemon that stops are ended; whole seconds.
+    mps_drain: float = 5.0
     # The watchdog reads the memory of containers.
     watchdog_scan: float = 5.0
     # Between two steps of the watchdog against a process, and between two attempts to evict a pod.

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import os
+import random
+from pathlib import Path
 
-from gpuslice.mps.daemon_paths import resource_of
+from gpuslice.mps.daemon_paths import CONTROL, resource_of
 from gpuslice.mps.driver_program_run import (
     Finished,
     ProgramMissing,
@@ -17,6 +21,12 @@ from gpuslice.mps.driver_program_run import (
 PROGRAM = "nvidia-cuda-mps-control"
 # Exit statuses of a program whose file or libraries cannot be loaded.
 _NOT_EXECUTED = (126, 127)
+# A command that always has an answer.
+_PROOF = "get_default_active_thread_percentage"
+# What the program prints, besides nothing, if the daemon drops its connection.
+_DROPPED = "Cannot send command to MPS control daemon process"
+# Between two attempts: the other program holds its connection for some milliseconds.
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
 
 
 class MpsUnavailable(Exception):
@@ -41,8 +51,17 @@ class MpsTimeout(MpsUnavailable):
     """The daemon does not answer in time."""
 
 
+class MpsBusy(MpsUnavailable):
+    """The daemon runs, but another program occupies it, so the command had no effect."""
+
+
 class ControlClient:
-    """Sends commands to the daemon of one pipe directory."""
+    """Sends commands to the daemon of one pipe directory.
+
+    A daemon serves one control program at a time. It drops the connections of all others, which
+    then exit with 0 or 1 and usually print nothing. So a command counts only if the same connection
+    also answers a command that always has an answer. Otherwise it is repeated.
+    """
 
     def __init__(self, pipe_directory: str, timeout_seconds: float) -> None:
         self._pipe = pipe_directory
@@ -51,8 +70,16 @@ class ControlClient:
         self._hanging: ProgramTimeout | None = None
 
     async def ping(self) -> None:
-        """A round trip: a crashed daemon leaves its socket behind, so a file proves nothing."""
+        """A round trip: a crashed daemon leaves its socket behind, so a file proves nothing.
+
+        The control program of root uses the privileged socket, and CUDA programs the other one.
+        """
         await self.default_threads_percent()
+        if not (Path(self._pipe) / CONTROL).is_socket():
+            raise MpsUnavailable(
+                f"the socket {self._pipe}/{CONTROL} was deleted, so CUDA programs cannot reach the "
+                "MPS control daemon: restart it"
+            )
 
     async def default_threads_percent(self) -> float:
         """The share of threads that no client of the daemon exceeds.
@@ -60,11 +87,10 @@ class ControlClient:
         The program also exits with 0 if it rejects a command, and a container can replace the
         socket of the daemon, so only a valid answer proves that the daemon answers.
         """
-        line = "get_default_active_thread_percentage"
-        text = await self.command(line)
+        text = await self._answered([_PROOF], self._timeout_seconds)
         percent = parse_percent(text)
         if percent is None:
-            raise self._unexpected(line, text, "a percentage")
+            raise self._unexpected(_PROOF, text, "a percentage")
         return percent
 
     async def servers(self) -> list[str]:
@@ -82,21 +108,49 @@ class ControlClient:
             f"instead of {expected}: {_remedy(self._pipe)}"
         )
 
-    async def command(self, line: str, timeout_seconds: float | None = None) -> str:
+    async def command(self, line: str) -> str:
         """Runs one command and returns its output. Raises MpsUnavailable."""
+        text = await self._answered([line, _PROOF], self._timeout_seconds)
+        answer, _, proof = text.rpartition("\n")
+        if parse_percent(proof) is None:
+            raise self._unexpected(line, text, "an answer and a percentage")
+        return answer
+
+    async def quit(self, line: str, seconds: float) -> None:
+        """Repeats the command until no daemon answers: only that shows that it was accepted."""
+        with contextlib.suppress(MpsUnavailable):
+            await self._answered([line], seconds)
+
+    async def _answered(self, lines: list[str], seconds: float) -> str:
+        """The output, which is not empty."""
+        clock = asyncio.get_running_loop().time
+        deadline = clock() + seconds
+        pause = _FIRST_PAUSE_SECONDS
+        while not (text := await self._send(lines, max(deadline - clock(), pause))):
+            if clock() + pause > deadline:
+                raise MpsBusy(
+                    f"another program keeps the MPS control daemon at {self._pipe} from answering "
+                    f"{lines[0]!r}: find it with `ss -xp` and end it"
+                )
+            # Programs that probe in the same rhythm must not meet again.
+            await asyncio.sleep(pause * random.uniform(0.5, 1.0))  # noqa: S311
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
+        return text
+
+    async def _send(self, lines: list[str], seconds: float) -> str:
+        """The output; nothing if the daemon dropped the connection."""
         if self._hanging is not None and self._hanging.still_runs:
             # Each further one would cost a process.
             raise MpsTimeout(
                 f"an earlier command to the MPS control daemon at {self._pipe} hangs: check the "
                 "driver"
             )
-        seconds = timeout_seconds or self._timeout_seconds
         try:
             finished = await run_driver_program(
                 [PROGRAM],
                 seconds,
                 env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": self._pipe},
-                input_text=f"{line}\n",
+                input_text="".join(f"{line}\n" for line in lines),
             )
         except ProgramMissing as error:
             raise DriverProgramMissing(PROGRAM) from error
@@ -105,8 +159,8 @@ class ControlClient:
         except ProgramTimeout as error:
             self._hanging = error
             raise MpsTimeout(
-                f"the MPS control daemon at {self._pipe} did not answer {line!r} "
-                f"within {seconds:g} s"
+                f"the MPS control daemon at {self._pipe} did not answer {lines[0]!r} "
+                f"within {seconds:.3g} s"
             ) from None
         return self._output(finished)
 
@@ -116,6 +170,8 @@ class ControlClient:
                 f"{PROGRAM} failed before it reached the daemon at {self._pipe} "
                 f"({finished.reason}): check the driver's files and the node's memory"
             )
+        if finished.code in (0, 1) and finished.text in ("", _DROPPED):
+            return ""
         if finished.code != 0:
             raise MpsUnavailable(
                 f"no MPS control daemon answers at {self._pipe} ({finished.reason}): "

@@ -1,6 +1,7 @@
-"""Keeps the default limits of a daemon as they were set.
+"""Keeps the limits of a daemon and of its servers as they were set.
 
-Driver 535 lets everybody set them who reaches the socket of the daemon, that is, every container.
+Driver 535 lets everybody set the defaults of a daemon who reaches its socket, that is, every
+container. All drivers let root set the limits of a running server, also root in a container.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from gpuslice.codes import Code
-from gpuslice.mps.control import ControlClient, MpsUnavailable
+from gpuslice.mps.control import ControlClient, MpsUnavailable, parse_percent
 from gpuslice.mps.daemon_plan import DaemonSpec
 from gpuslice.mps.default_limits import (
     max_threads_percent,
@@ -89,4 +90,24 @@ async def wrong_defaults(
         is_unlimited = not wanted.limited and not text.strip()
         if not memory_limit_holds(text, mib) and not is_unlimited:
             wrong.append(f"{shortened(text) or 'no limit'} of GPU {number} instead of {mib}M")
+    if wanted.limited:
+        for server in await control.servers():
+            wrong += await _wrong_limits_of_server(control, wanted, serves, server)
     return wrong
+
+
+async def _wrong_limits_of_server(
+    control: ControlClient, wanted: DaemonSpec, serves: Sequence[str], server: str
+) -> list[str]:
+    """New clients have them. A server that is starting or has ended has none."""
+    wrong = []
+    percent = parse_percent(await control.command(f"get_active_thread_percentage {server}"))
+    if percent is None:
+        return []
+    if percent > max_threads_percent(wanted) + _ROUNDING:
+        wrong.append(f"{percent:g} % of the threads in server {server}")
+    for number, mib in memory_by_number(wanted, serves):
+        text = await control.command(f"get_device_pinned_mem_limit {server} {number}")
+        if not memory_limit_holds(text, mib):
+            wrong.append(f"{shortened(text) or 'no limit'} of GPU {number} in server {server}")
+    return wrong if server in await control.servers() else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable
 
 from gpuslice.backoff import Backoff
@@ -12,9 +11,11 @@ from gpuslice.config.timing import Timing
 from gpuslice.mps.control import (
     CannotProbe,
     ControlClient,
+    MpsBusy,
     MpsTimeout,
     MpsUnavailable,
 )
+from gpuslice.mps.daemon_marker import DaemonMarker
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
@@ -30,6 +31,7 @@ from gpuslice.mps.driver_programs import (
     set_compute_modes,
     start_daemon,
 )
+from gpuslice.mps.kept_sockets import KeptSockets
 from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
@@ -66,6 +68,8 @@ class ManagedDaemon:
         self._timing = timing
         self._daemons = daemons
         self._control = ControlClient(str(paths.pipe), timing.mps_command)
+        self.sockets = KeptSockets(paths)
+        self._marker = DaemonMarker(paths.started)
         self._process: Process | None = None
         self._is_ours = False
         # GPUs that we may have put into exclusive mode.
@@ -112,7 +116,8 @@ class ManagedDaemon:
         self._set_answers(answers=False)
         if self._is_ours:
             await self._quit()
-            self._remove_marker()
+            await self.sockets.forget()
+            self._marker.remove()
             await asyncio.to_thread(self._remove_shm)
         elif not self._exclusive:
             return
@@ -131,6 +136,8 @@ class ManagedDaemon:
         """Adopts a running daemon or starts a new one."""
         if not await self._adopt():
             await self._start()
+        if self._is_ours:
+            await self.sockets.keep()
         self._process = await self._find_process()
 
     async def _find_process(self) -> Process | None:
@@ -144,8 +151,9 @@ class ManagedDaemon:
         await self._make_exclusive(wanted.gpus)
         await asyncio.to_thread(make_directories, paths)
         await asyncio.to_thread(self._prepare_shm)
+        await self.sockets.forget()
         # Before the start, so that a daemon that answers late is known to be ours.
-        self._write_marker()
+        self._marker.write(self.serves)
         self._is_ours = True
         try:
             await start_daemon(paths, wanted.gpus, multi_user=wanted.multi_user)
@@ -153,7 +161,7 @@ class ManagedDaemon:
             raise  # it may still come up
         except MpsUnavailable:
             self._is_ours = False
-            self._remove_marker()
+            self._marker.remove()
             raise
         # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
@@ -175,13 +183,15 @@ class ManagedDaemon:
             raise
         except MpsUnavailable as error:
             if not isinstance(error, MpsTimeout) and await self._find_process() is None:
-                self._remove_marker()  # its daemon has exited
+                self._marker.remove()  # its daemon has exited
                 return False
-            if self._read_marker() is None or not self._must_restart(error):
+            if isinstance(error, MpsBusy) or self._marker.read() is None:
+                raise
+            if not self._must_restart(error):
                 raise
             await self._quit()
             return False
-        started_with, wanted = self._read_marker(), self.wanted
+        started_with, wanted = self._marker.read(), self.wanted
         if started_with is None:
             self._is_ours = False
             self._leave_alone(ceiling)
@@ -271,13 +281,17 @@ class ManagedDaemon:
                         resource=self.wanted.resource,
                         reason=error,
                     )
-                    self._remove_marker()
+                    self._marker.remove()
                     return
                 if isinstance(error, CannotProbe):
                     # A driver is being replaced, or memory is short: no reason to stop anything.
                     await self._report(error)
                     continue
                 self._set_answers(answers=False)
+                if isinstance(error, MpsBusy):
+                    # Other containers must not pay for it with their contexts.
+                    await self._report(error)
+                    continue
                 if self._must_restart(error) and self._is_ours:
                     await self._quit()
                     return
@@ -325,8 +339,9 @@ class ManagedDaemon:
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
         process = await self._find_process() or self._process
-        with contextlib.suppress(MpsUnavailable):
-            await self._control.command("quit", self._timing.mps_quit)
+        # Without a time, it would wait for the last client.
+        drain = int(self._timing.mps_drain)
+        await self._control.quit(f"quit -t {drain}", self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
 
@@ -359,40 +374,14 @@ class ManagedDaemon:
                 reason=error,
             )
 
-    def _write_marker(self) -> None:
-        try:
-            self._paths.started.write_text("".join(f"{gpu}\n" for gpu in self.serves))
-        except OSError as error:  # the daemon works without it
-            self._marker_failed(error)
-
-    def _remove_marker(self) -> None:
-        try:
-            self._paths.started.unlink(missing_ok=True)
-        except OSError as error:
-            self._marker_failed(error)
-
-    def _marker_failed(self, error: OSError) -> None:
-        log.warning(
-            Code.MARKER_NOT_WRITTEN,
-            "cannot update the marker of the MPS control daemon",
-            file=self._paths.started,
-            reason=error.strerror,
-        )
-
-    def _read_marker(self) -> tuple[str, ...] | None:
-        """The GPUs that the daemon was started with; None: it is not ours."""
-        try:
-            return tuple(self._paths.started.read_text().split())
-        except OSError:
-            return None
-
     def _set_answers(self, *, answers: bool) -> None:
         if answers is not self.answers:
             self.answers = answers
             self._changed()
 
     async def _report(self, error: MpsUnavailable) -> None:
-        runs = isinstance(error, CannotProbe) and await self._find_process() is not None
+        is_unknown = isinstance(error, CannotProbe | MpsBusy)
+        runs = is_unknown and await self._find_process() is not None
         event = "cannot probe MPS control daemon" if runs else "no MPS control daemon, retrying"
         self._conditions.set(
             _DAEMON, Code.MPS_UNAVAILABLE, event, error, resource=self.wanted.resource

@@ -15,6 +15,7 @@ from gpuslice.mps.daemon_process import find_process
 from gpuslice.mps.default_guard import DefaultGuard, Report
 from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.mps.shm import remove_shm, unused_shm
+from gpuslice.mps.socket_guard import SocketGuard
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -34,7 +35,7 @@ class Supervisor:
         self._timing = timing
         self._root = root
         self._managed: dict[str, tuple[ManagedDaemon, asyncio.Task[None]]] = {}
-        self._guards: dict[str, asyncio.Task[None]] = {}
+        self._guards: dict[str, list[asyncio.Task[None]]] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._is_stopping = False
 
@@ -69,8 +70,12 @@ class Supervisor:
         task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
         self._managed[daemon.resource] = managed, task
         control = ControlClient(str(paths.pipe), self._timing.mps_command)
-        guard = DefaultGuard(managed, control, self._timing.mps_daemon_probe, self._report)
-        self._guards[daemon.resource] = self._tasks.create_task(guard.run())
+        seconds = self._timing.mps_daemon_probe
+        guards = (
+            DefaultGuard(managed, control, seconds, self._report),
+            SocketGuard(managed.sockets, daemon.resource, seconds, self._report),
+        )
+        self._guards[daemon.resource] = [self._tasks.create_task(each.run()) for each in guards]
 
     async def _stop(self, resources: Sequence[str]) -> None:
         """If this call is cancelled, the daemons still stop, and another call waits for them."""
@@ -85,7 +90,8 @@ class Supervisor:
 
     async def _stop_one(self, resource: str) -> None:
         managed, task = self._managed[resource]
-        self._guards.pop(resource).cancel()
+        for guard in self._guards.pop(resource):
+            guard.cancel()
         task.cancel()
         try:
             await asyncio.wait([task])

@@ -61,7 +61,6 @@ def test_a_background_daemon_detaches_from_the_process_that_started_it(rig: MpsR
         assert {Path(f"/proc/{daemon.pid}/fd/{n}").readlink() for n in range(3)} == {
             Path("/dev/null")
         }
-        assert Path(f"/proc/{daemon.pid}/cwd").readlink() == Path("/")
     finally:
         daemon.stop()
 
@@ -71,7 +70,7 @@ def test_daemon_and_server_can_be_found_by_name(rig: MpsRig) -> None:
         daemon.command("start_server -uid 0")
         server = daemon.server_pid()
         assert server
-        assert command_line(daemon.pid) == b"nvidia-cuda-mps-control -d"
+        assert command_line(daemon.pid) == b"nvidia-cuda-mps-control\0-d"
         eventually(lambda: command_line(server) == b"nvidia-cuda-mps-server")
 
 

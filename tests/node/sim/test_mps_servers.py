@@ -48,7 +48,7 @@ def test_a_daemon_can_quit_while_its_server_is_starting(rig: MpsRig) -> None:
     rig.node.set({"mps.hold_init": 1})
     with rig.daemon() as daemon, rig.hold(daemon=daemon) as client:
         eventually(lambda: daemon.server_pid())
-        assert daemon.run(stdin="quit\n").returncode == 0
+        assert daemon.run(stdin="quit -t 0\n").returncode == 0
         assert client.next_report()["error"] == "CUDA_ERROR_MPS_CONNECTION_FAILED"
 
 

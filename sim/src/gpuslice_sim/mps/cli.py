@@ -66,7 +66,8 @@ def main(arguments: Sequence[str]) -> int:
             return 0
         if options.multiuser and os.geteuid() != 0:
             raise UsageError("Only root user may enable -multiuser-server!")
-        return _start(options, _config(options, os.environ, node, branch, pipe))
+        config = _config(options, os.environ, node, branch, pipe)
+        return _start(options, arguments, config)
     except UsageError as error:
         print(f"{_USAGE}\n{error}" if str(error) else _USAGE)
         return 1
@@ -100,12 +101,12 @@ def _connect(path: Path) -> socket.socket:
 def send_request(
     connection: socket.socket, answers: Iterable[bytes], verb: str, **fields: str
 ) -> tuple[int, str]:
-    """Sends a request to the daemon. Returns its status and output."""
+    """Sends a request to the daemon. Returns its status and output. Raises ConnectionError."""
     try:
         connection.sendall(wire.encode(verb, **fields))
         answer = next(iter(answers))
     except (OSError, StopIteration):
-        return 1, "The MPS control daemon closed the connection"
+        raise ConnectionError("The MPS control daemon closed the connection") from None
     line = wire.decode(answer.rstrip(b"\n"))
     return int(line.fields["status"]), line.fields["text"]
 
@@ -147,15 +148,17 @@ def _config(
         )
     log = Path(environment.get("CUDA_MPS_LOG_DIRECTORY") or DEFAULT_LOG_DIRECTORY)
     _make_directories(pipe, log)
+    log_directory = None if options.mode == "-f" else log.absolute()
     return DaemonConfig(
         node=node,
         pipe_directory=pipe.absolute(),
-        log_directory=log.absolute(),
+        log_directory=log_directory,
+        search_path=environment.get("PATH"),
         branch=branch,
         visible_devices=environment.get("CUDA_VISIBLE_DEVICES"),
         multiuser=options.multiuser,
         static_partitioning=options.static_partitioning,
-        defaults=_defaults(environment, branch, log),
+        defaults=_defaults(environment, branch, log_directory),
     )
 
 
@@ -171,7 +174,7 @@ def _make_directories(pipe: Path, log: Path) -> None:
     if not pipe.is_dir() or not os.access(pipe, os.W_OK):
         raise StartError(f"Cannot access CUDA_MPS_PIPE_DIRECTORY={pipe}")
     with contextlib.suppress(OSError):
-        log.mkdir()
+        log.mkdir(0o700)
     if not os.access(log, os.W_OK):
         print(
             f"Warning: Failed writing log files to directory [{log}]. No logs will be available.",
@@ -179,7 +182,7 @@ def _make_directories(pipe: Path, log: Path) -> None:
         )
 
 
-def _defaults(environment: Mapping[str, str], branch: int, log: Path) -> Defaults:
+def _defaults(environment: Mapping[str, str], branch: int, log: Path | None) -> Defaults:
     """The defaults in the environment of a daemon. Invalid values are logged and ignored."""
     from gpuslice_sim.mps.limits import LimitError, parse_pinned_list, scan_percentage
     from gpuslice_sim.mps.logs import control_log
@@ -204,19 +207,19 @@ def _defaults(environment: Mapping[str, str], branch: int, log: Path) -> Default
     return defaults
 
 
-def _start(options: Options, config: DaemonConfig) -> int:
+def _start(options: Options, arguments: Sequence[str], config: DaemonConfig) -> int:
     from gpuslice_sim.mps import daemon
 
     if options.mode == "-f":
-        daemon.name_process("-f")
+        daemon.name_process(arguments)
         try:
             return daemon.run_daemon(config, ready=lambda: None)
         except (OSError, daemon.AlreadyRunningError) as error:
             raise StartError(str(error)) from None
-    return _start_in_background(config)
+    return _start_in_background(arguments, config)
 
 
-def _start_in_background(config: DaemonConfig) -> int:
+def _start_in_background(arguments: Sequence[str], config: DaemonConfig) -> int:
     """Returns when the daemon answers. Raises StartError if it does not."""
     from gpuslice_sim.mps import daemon, process
 
@@ -225,7 +228,7 @@ def _start_in_background(config: DaemonConfig) -> int:
         code = 1
         try:
             process.detach(sender)
-            daemon.name_process("-d")
+            daemon.name_process(arguments)
             code = daemon.run_daemon(config, ready=lambda: _report(sender, _READY))
         except (OSError, daemon.AlreadyRunningError) as error:
             _report(sender, str(error))

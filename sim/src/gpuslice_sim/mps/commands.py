@@ -185,9 +185,11 @@ class Commands:
         if not self._caller.privileged:
             raise CommandError("Not enough privilege to execute quit command")
         option, seconds = scanner.word(), scanner.integer()
-        if option == "-t" and seconds is not None:
+        if option != "-t" or seconds is None:
+            self._control.quit()
+        else:
             self._control.log.write(f"quit command issued with timeout of {seconds}")
-        self._control.shut_down()
+            self._control.quit(float(seconds))
         return ""
 
     # Limits

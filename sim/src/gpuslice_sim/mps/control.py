@@ -19,6 +19,7 @@ from gpuslice_sim.mps.devices import served_devices
 from gpuslice_sim.mps.logs import control_log, server_log
 from gpuslice_sim.mps.partitions import Partitions
 from gpuslice_sim.mps.server import MESSAGE_BYTES, ServerPlan, run_server
+from gpuslice_sim.mps.server_program import server_program
 from gpuslice_sim.mps.settings import (
     FIRST_BRANCH_WITH_UUID_KEYS,
     Defaults,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 INITIALIZING, ACTIVE, FAULT = "INITIALIZING", "ACTIVE", "FAULT"
 ENDED = "ENDED"  # until the daemon reads its exit status
 _SERVER_TIMEOUT_SECONDS = 30.0
+_FIRST_BRANCH_THAT_LOGS_FORCE = 550
 _LARGEST = (1 << 63) - 1  # for clients in C
 
 
@@ -45,8 +47,11 @@ class DaemonConfig:
 
     node: Path
     pipe_directory: Path
-    log_directory: Path
+    # None: it logs to standard output.
+    log_directory: Path | None
     branch: int
+    # The PATH of the daemon, where it searches its server.
+    search_path: str | None = None
     visible_devices: str | None = None
     multiuser: bool = False
     static_partitioning: bool = False
@@ -117,7 +122,10 @@ class Control:
         self.defaults = config.defaults
         self.partitions = Partitions()
         self.server: ServerHandle | None = None
-        self.quitting = False
+        self.is_quitting = False
+        # When the server is ended although it has clients; None: never.
+        self._quit_deadline: float | None = None
+        self._told_to_end = False
         self.log = control_log(config.log_directory)
         self._read_state = read_state
         self._watch = watch
@@ -151,7 +159,7 @@ class Control:
 
     def serve(self) -> None:
         """One server at a time: a client of another user waits until the server is idle."""
-        while self._queue and not self.quitting:
+        while self._queue and not self.is_quitting:
             client = self._queue[0]
             uid = self._server_uid(client.uid)
             if self.server is None:
@@ -176,7 +184,8 @@ class Control:
             uuid_keys_apply=self.config.branch >= FIRST_BRANCH_WITH_UUID_KEYS,
         )
         log = server_log(self.config.log_directory)
-        plan = ServerPlan(self.config.node, self._server_uid(uid), devices, log)
+        program = server_program(self.config.node, self.config.search_path)
+        plan = ServerPlan(self.config.node, self._server_uid(uid), devices, log, program)
         requests, their_requests = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         events, their_events = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         pid = _fork_server(plan, their_requests, their_events)
@@ -193,7 +202,7 @@ class Control:
         if self.server is None:
             return
         pid = self.server.pid
-        os.kill(pid, signal.SIGTERM)
+        os.kill(pid, signal.SIGINT)
         deadline = time.monotonic() + _SERVER_TIMEOUT_SECONDS
         while os.waitpid(pid, os.WNOHANG)[0] == 0:
             if time.monotonic() > deadline:
@@ -213,7 +222,7 @@ class Control:
             text = "the server exited while it started"
             self._fail_queue(self.server, "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
         how = os.waitstatus_to_exitcode(status)
-        self._forget_server(f"exited with {how}" if how >= 0 else f"killed by signal {-how}")
+        self._forget_server(f"exited with status {how}" if how >= 0 else f"killed by signal {-how}")
         self.serve()
 
     def take_events(self) -> None:
@@ -228,12 +237,33 @@ class Control:
     def waits(self, connection: socket.socket) -> bool:
         return any(client.connection is connection for client in self._queue)
 
-    def shut_down(self) -> None:
-        self.quitting = True
-        self.stop_server()
+    def quit(self, seconds: float | None = None) -> None:
+        """Ends when the server has no clients any more, or after this time."""
+        self.is_quitting = True
+        self._quit_deadline = None if seconds is None else time.monotonic() + seconds
         for client in self._queue:
             client.connection.close()
         self._queue.clear()
+
+    def quit_seconds(self) -> float | None:
+        """How long the daemon may wait for events."""
+        if self._quit_deadline is None or self._told_to_end:
+            return None
+        return max(0.0, self._quit_deadline - time.monotonic())
+
+    def has_quit(self) -> bool:
+        """Also tells the server to end, when it is time."""
+        server = self.server
+        if server is None or not self.is_quitting:
+            return self.is_quitting
+        is_idle = server.status in (ACTIVE, FAULT) and not server.client_partitions
+        is_late = self._quit_deadline is not None and time.monotonic() >= self._quit_deadline
+        if (is_idle or is_late) and not self._told_to_end:
+            self._told_to_end = True
+            if is_late and self.config.branch >= _FIRST_BRANCH_THAT_LOGS_FORCE:
+                self.log.write(f"Force shutting down server {server.pid}")
+            os.kill(server.pid, signal.SIGINT)
+        return False
 
     def _read_events(self, server: ServerHandle) -> None:
         while True:

@@ -19,7 +19,7 @@ from gpuslice_sim.mps.logs import append, control_log
 from gpuslice_sim.mps.server import peer, wake_on_signal
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gpuslice_sim.mps.wire import Line
@@ -131,6 +131,10 @@ class Daemon:
         self._commands = Commands(self._control)
         self._buffers: dict[socket.socket, wire.LineBuffer] = {}
         self._privileged: set[socket.socket] = set()
+        # The program that sends commands. There is one at a time: others are dropped.
+        self._commander: socket.socket | None = None
+        # Gets its answer when the daemon exits.
+        self._quitter: socket.socket | None = None
         self._record = config.node / "state" / "mps" / "commands.log"
 
     def run(self) -> None:
@@ -138,10 +142,10 @@ class Daemon:
         self._watch(wakeup)
         self._watch(self._listeners.for_all)
         self._watch(self._listeners.privileged)
-        while not self._control.quitting:
-            for key, _ in self._selector.select():
+        while not self._control.has_quit():
+            for key, _ in self._selector.select(self._control.quit_seconds()):
                 source = key.fileobj
-                if not isinstance(source, socket.socket) or self._control.quitting:
+                if not isinstance(source, socket.socket):
                     continue
                 if source is wakeup:
                     wakeup.recv(64)
@@ -152,6 +156,9 @@ class Daemon:
                     self._on_connection(source)
                 else:
                     self._control.take_events()
+        self._close()
+        if self._quitter is not None:
+            self._answer(self._quitter, 0, "")
 
     def _close(self) -> None:
         self._listeners.for_all.close()
@@ -193,13 +200,23 @@ class Daemon:
                 command = line.get("command") or "?"
                 client = ClientConnection(connection, pid, uid, command, line.get("partition"))
                 self._control.admit(client)
-            case "command":
+            case "command" if self._commands_come_from(connection):
                 caller = Caller(uid, privileged=connection in self._privileged)
-                self._answer(connection, *self._run_command(caller, line.get("text") or ""))
+                answer = self._run_command(caller, line.get("text") or "")
+                if self._control.is_quitting:
+                    self._quitter = connection
+                else:
+                    self._answer(connection, *answer)
             case "fault":
                 self._answer(connection, *self._inject_fault(uid, line.get("device") or ""))
             case _:
                 self._drop(connection)
+
+    def _commands_come_from(self, connection: socket.socket) -> bool:
+        if self._commander is None:
+            self._control.log.write("NEW UI")
+            self._commander = connection
+        return self._commander is connection and self._quitter is None
 
     def _run_command(self, caller: Caller, text: str) -> tuple[int, str]:
         """The status is for tests: the program exits with 0 also if a command is rejected."""
@@ -233,14 +250,17 @@ class Daemon:
         append(self._record, f"{self._config.pipe_directory}\t{status}\t{text}\n")
 
     def _answer(self, connection: socket.socket, status: int, text: str) -> None:
-        if self._control.quitting:
-            self._close()
         try:
             connection.sendall(wire.encode("answer", status=status, text=text))
         except OSError:
             self._drop(connection)
 
     def _drop(self, connection: socket.socket) -> None:
+        if connection is self._commander:
+            self._control.log.write("UI closed")
+            self._commander = None
+        if connection is self._quitter:
+            self._quitter = None
         self._unwatch(connection)
         connection.close()
         self._control.abandon(connection)
@@ -258,5 +278,5 @@ class Daemon:
             return
 
 
-def name_process(option: str) -> None:
-    process.rename(f"{TITLE} {option}")
+def name_process(arguments: Sequence[str]) -> None:
+    process.rename(TITLE, *arguments)

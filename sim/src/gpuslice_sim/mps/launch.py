@@ -72,7 +72,7 @@ class MpsDaemon:
         if not is_running(self.pid):
             return
         with contextlib.suppress(MpsError):
-            self.command("quit")
+            self.command("quit -t 0")  # also if it has clients
         wait_until_gone(self.pid)
 
     def kill(self) -> None:
@@ -120,16 +120,28 @@ class MpsDaemon:
         )
 
     def _request(self, verb: str, text: str) -> str:
+        """Again, if the daemon dropped it in favour of another program."""
+        deadline = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            try:
+                status, output = self._send(verb, text)
+                break
+            except ConnectionError as error:
+                if time.monotonic() > deadline or not is_running(self.pid):
+                    raise MpsError(f"{text}: {error}") from error
+                time.sleep(0.01)
+        if status:
+            raise MpsError(f"{text}: {output}")
+        return output
+
+    def _send(self, verb: str, text: str) -> tuple[int, str]:
         field = {"command": "text", "fault": "device"}[verb]
         try:
             connection = cli.connect(self.pipe_directory)
         except OSError as error:
             raise MpsError(f"no MPS daemon answers at {self.pipe_directory}: {error}") from error
         with connection, connection.makefile("rb") as answers:
-            status, output = cli.send_request(connection, answers, verb, **{field: text})
-        if status:
-            raise MpsError(f"{text}: {output}")
-        return output
+            return cli.send_request(connection, answers, verb, **{field: text})
 
 
 def daemons_at(pipe_directory: Path) -> list[int]:

@@ -11,10 +11,11 @@ _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 
 
-def rename(title: str) -> None:
+def rename(*words: str) -> None:
     """Changes the name and command line of this process, as ps, pgrep and /proc show them."""
+    title = "\0".join(words)
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(_PR_SET_NAME, ctypes.c_char_p(title.encode()[:15]), 0, 0, 0)
+    libc.prctl(_PR_SET_NAME, ctypes.c_char_p(words[0].encode()[:15]), 0, 0, 0)
     # Fields 48 and 49 of proc_pid_stat(5): the addresses of the command line.
     stat = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
     start, end = int(stat[45]), int(stat[46])
@@ -41,9 +42,8 @@ def close_descriptors(keep: set[int]) -> None:
 
 
 def detach(ready: int) -> None:
-    """Leaves the session, the working directory and all open files except `ready`."""
+    """Leaves the session and all open files except `ready`."""
     os.setsid()
-    os.chdir("/")
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):
         os.dup2(null, descriptor)

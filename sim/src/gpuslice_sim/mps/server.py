@@ -18,6 +18,8 @@ from gpuslice_sim.mps.calls import Calls, error_line
 from gpuslice_sim.mps.client import Client, CudaError, Terms
 from gpuslice_sim.mps.devices import EXCLUSIVE_PROCESS, PROHIBITED, find
 from gpuslice_sim.mps.gpu_usage import Entry, GpuUsage
+from gpuslice_sim.mps.server_program import NAME as TITLE
+from gpuslice_sim.mps.server_program import is_simulated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -25,7 +27,6 @@ if TYPE_CHECKING:
     from gpuslice_sim.mps.devices import Device
     from gpuslice_sim.mps.logs import Log
 
-TITLE = "nvidia-cuda-mps-server"
 MESSAGE_BYTES = 1 << 17
 _POLL_SECONDS = 0.01
 _OWN = -1  # the key of the server itself; clients have tokens from 0
@@ -39,11 +40,19 @@ class ServerPlan:
     uid: int
     devices: tuple[Device, ...]
     log: Log
+    # None: no directory of PATH has it.
+    program: Path | None
 
 
 def run_server(plan: ServerPlan, requests: socket.socket, events: socket.socket) -> int:
     """Runs a forked server and returns its exit code."""
     parent = os.getppid()
+    if plan.program is None:
+        return 1
+    if not is_simulated(plan.program, plan.node):
+        signal.pthread_sigmask(signal.SIG_SETMASK, ())
+        os.setuid(plan.uid)
+        os.execv(plan.program, [TITLE])
     process.rename(TITLE)
     _become(plan.uid)
     process.end_with_parent(parent)
