@@ -10,8 +10,8 @@ from pathlib import Path
 
 from tests.surroundings import SCRATCH, remove_directory
 
-from .checks import Violation
 from .run import soak
+from .violation import Violation
 
 
 def main() -> int:

@@ -13,6 +13,7 @@ from gpuslice_sim.process import BackgroundProcess
 from tests.node.rig import RESOURCE
 
 from .node import CAPACITY, GPU_MIB, MEMORY_UNITS, SHARED, SoakNode
+from .violation import Violation
 
 SETTLE_SECONDS = 90.0
 RESET_AGAIN_SECONDS = 30.0
@@ -20,12 +21,8 @@ RESET_AGAIN_SECONDS = 30.0
 MORE_THREADS, MORE_DESCRIPTORS, MORE_MIB = 12, 6, 32
 
 
-class Violation(Exception):
-    """Something is wrong that must never be."""
-
-
-def check_grant(allocation: Allocation) -> None:
-    """A container gets what it requested, from one GPU, and is limited to it."""
+def check_grant(allocation: Allocation) -> int:
+    """A container gets what it requested, from one GPU, and is limited to it. Returns its MiB."""
     separator = "-_-" if allocation.resource == RESOURCE else "::"
     gpus = {one.partition(separator)[0] for one in allocation.ids}
     env = dict(allocation.response.envs)
@@ -41,6 +38,7 @@ def check_grant(allocation: Allocation) -> None:
     whole = MEMORY_UNITS if allocation.resource == RESOURCE else CAPACITY[SHARED]
     if env.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") != str(max(1, 100 * count // whole)):
         raise Violation(f"{count} of {allocation.resource} have the wrong threads: {env}")
+    return count * share
 
 
 def check_nothing_twice(node: SoakNode) -> None:

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpuslice_sim.kubelet import Kubelet
-from gpuslice_sim.mps.launch import MpsDaemon, kill
+from gpuslice_sim.mps.launch import MpsDaemon, is_running, kill
 from gpuslice_sim.node import create
 from gpuslice_sim.process import BackgroundProcess
-from tests.node.mps_programs import running
+from tests.node.mps_programs import EXCLUSIVE_PROCESS, children, running
 from tests.node.rig import BIN, RESOURCE, Rig
 from tests.surroundings import free_address
 from tests.timing import timing
@@ -74,14 +74,30 @@ class SoakNode:
         for pid in running(self.rig.mps_root).values():
             kill(pid)
 
-    def restart_mps_daemon(self) -> None:
-        self.mps_daemon.kill()
-        self.mps_daemon.start()
+    def kill_mps_servers(self) -> None:
+        """With their clients. The daemons start new ones."""
+        for pid in (self.mps_daemon.pid, *running(self.rig.mps_root).values()):
+            for child in children(pid):
+                kill(child)
+
+    def kill_mps_daemon(self) -> None:
+        if is_running(self.mps_daemon.pid):
+            self.mps_daemon.kill()
+
+    def start_mps_daemon(self) -> None:
+        if not is_running(self.mps_daemon.pid):
+            self.mps_daemon.start()
+
+    @property
+    def replica_pipe(self) -> Path:
+        return self.rig.mps_root / SHARED / "pipe"
 
 
 @contextlib.contextmanager
 def soak_node(directory: Path) -> Iterator[SoakNode]:
     sim = create(directory / "node", PROFILE, driver=570)
+    # As the documentation tells the operator: a program that does not use MPS fails.
+    sim.set({f"gpu.{index}.compute_mode": EXCLUSIVE_PROCESS for index in range(3)})
     kubelet = Kubelet(
         directory / "device-plugins", pod_resources=directory / "pod-resources" / "kubelet.sock"
     )
@@ -91,7 +107,10 @@ def soak_node(directory: Path) -> Iterator[SoakNode]:
     (directory / "config.yaml").write_text(GOOD)
     with contextlib.ExitStack() as steps:
         steps.callback(kubelet.stop)
-        daemon = MpsDaemon(sim, rig.pipe, directory / "mps-log")
+        # GPU 3 has a daemon of its own.
+        gpus = ",".join(sim.gpu(index).uuid for index in range(3))
+        env = {"CUDA_VISIBLE_DEVICES": gpus}
+        daemon = MpsDaemon(sim, rig.pipe, directory / "mps-log", env=env)
         daemon.start()
         steps.callback(_quietly(daemon.kill))
         node = SoakNode(rig, address, _start_agent(rig, address), _start_mps_program(rig), daemon)

@@ -16,14 +16,15 @@ from tests.unit.config.hostile import HOSTILE
 
 from .checks import (
     Usage,
-    Violation,
     check_grant,
     check_no_growth,
     check_nothing_twice,
     wait_until_whole,
 )
+from .cuda_programs import CudaPrograms
 from .node import CAPACITY, GOOD, MEMORY_UNITS, SHARED, SoakNode, soak_node
 from .troubles import TROUBLES, End, Trouble, kill_agent
+from .violation import Violation
 
 STEP_SECONDS = 0.05
 # Chances per step.
@@ -40,6 +41,8 @@ class Soak:
         self._pods: list[Pod] = []
         self._ends: list[tuple[float, End]] = []
         self.happened: Counter[str] = Counter()
+        self._programs = CudaPrograms(node.rig.node, rng, self.happened)
+        self._pod_number = 0
 
     def trouble_for(self, seconds: float, troubles: tuple[Trouble, ...]) -> None:
         until = time.monotonic() + seconds
@@ -53,6 +56,7 @@ class Soak:
                 self._remove(self._rng.randrange(len(self._pods)))
             self._node.restart_dead()
             check_nothing_twice(self._node)
+            self._programs.check()
             time.sleep(STEP_SECONDS)
 
     def read_every_configuration(self) -> None:
@@ -93,10 +97,11 @@ class Soak:
         resource = self._rng.choice(list(CAPACITY))
         largest = 1 if resource == SHARED else MEMORY_UNITS
         units = self._rng.randint(1, max(1, int(largest * self._rng.random())))
-        pod = Pod(f"pod-{self.happened.total()}", [Container("main", {resource: units})])
+        self._pod_number += 1
+        pod = Pod(f"pod-{self._pod_number}", [Container("main", {resource: units})])
         try:
-            for allocation in self._node.rig.kubelet.admit(pod):
-                check_grant(allocation)
+            [allocation] = self._node.rig.kubelet.admit(pod)
+            granted_mib = check_grant(allocation)
         except AdmissionError:
             self.happened["pods rejected"] += 1
             return
@@ -105,9 +110,12 @@ class Soak:
         with contextlib.suppress(StartError, grpc.RpcError):
             self._node.rig.kubelet.start_container(pod, "main")
             self.happened["containers started"] += 1
+            self._programs.start(pod.name, allocation, granted_mib)
 
     def _remove(self, position: int) -> None:
-        self._node.rig.kubelet.remove(self._pods.pop(position))
+        pod = self._pods.pop(position)
+        self._programs.stop(pod.name)
+        self._node.rig.kubelet.remove(pod)
 
 
 def soak(directory: Path, seconds: float, seed: int) -> str:

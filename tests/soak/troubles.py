@@ -6,6 +6,7 @@ import contextlib
 import random
 import signal
 import socket
+import subprocess
 from collections.abc import Callable
 
 from tests.unit.config.hostile import HOSTILE
@@ -31,8 +32,54 @@ def kill_agent(node: SoakNode, rng: random.Random) -> End:
 
 
 def kill_mps(node: SoakNode, rng: random.Random) -> End:
-    rng.choice([node.kill_mps_program, node.kill_replica_daemons, node.restart_mps_daemon])()
+    rng.choice([node.kill_mps_program, node.kill_replica_daemons, node.kill_mps_servers])()
     return nothing
+
+
+def kill_mps_of_slices(node: SoakNode, rng: random.Random) -> End:
+    """The operator of the node starts it again, at once or later."""
+    node.kill_mps_daemon()
+    if rng.random() < 0.5:
+        node.start_mps_daemon()
+    return node.start_mps_daemon
+
+
+def delete_sockets(node: SoakNode, rng: random.Random) -> End:
+    """As a container can. The sockets of the replicas' daemon are put back by its program."""
+    name = rng.choice(["control", "control_privileged"])
+    if rng.random() < 0.5:
+        (node.replica_pipe / name).unlink(missing_ok=True)
+        return nothing
+    (node.rig.pipe / name).unlink(missing_ok=True)
+
+    def restart() -> None:
+        node.kill_mps_daemon()
+        node.start_mps_daemon()
+
+    return restart
+
+
+def occupy_mps(node: SoakNode, rng: random.Random) -> End:
+    """A program that keeps its connection to a daemon, as a container can."""
+    pipe = rng.choice([node.rig.pipe, node.replica_pipe])
+    program = subprocess.Popen(
+        [node.rig.node.bin / "nvidia-cuda-mps-control"],
+        env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        bufsize=1,
+    )
+    assert program.stdin is not None
+    with contextlib.suppress(BrokenPipeError):
+        program.stdin.write("get_server_list\n")
+
+    def end() -> None:
+        program.kill()
+        program.wait()
+
+    return end
 
 
 def restart_kubelet(node: SoakNode, rng: random.Random) -> End:
@@ -125,4 +172,7 @@ TROUBLES: tuple[Trouble, ...] = (
     misbehave_on_port,
     misbehave_on_port,
     kill_mps,
+    kill_mps_of_slices,
+    delete_sockets,
+    occupy_mps,
 )
