@@ -87,8 +87,10 @@ def test_invalid_variables_of_the_daemon_are_logged_and_ignored(rig: MpsRig) -> 
         assert "'2G' is not of the form device=limit" in log
 
 
-@pytest.mark.parametrize(("driver", "applied"), [(535, None), (570, 3 * GIB), (590, 3 * GIB)])
-def test_branch_535_does_not_apply_limits_by_uuid(
+@pytest.mark.parametrize(
+    ("driver", "applied"), [(535, None), (555, None), (570, 3 * GIB), (590, 3 * GIB)]
+)
+def test_branches_before_560_do_not_apply_limits_by_uuid(
     short_path: Path, driver: int, applied: int | None
 ) -> None:
     rig = make_rig(short_path, driver=driver)
@@ -97,6 +99,11 @@ def test_branch_535_does_not_apply_limits_by_uuid(
         daemon.command("set_default_device_pinned_mem_limit 1 2G")
         devices = rig.run("info", daemon=daemon).report["devices"]
         assert [device["limit_bytes"] for device in devices] == [applied, 2 * GIB]
+        # The same for the variable of a client.
+        daemon.command("set_default_device_pinned_mem_limit 0 0")
+        env = {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"{rig.uuids[1]}=1G"}
+        device = rig.run("info", "--device", "1", daemon=daemon, env=env).device
+        assert device["limit_bytes"] == (GIB if applied else 2 * GIB)
 
 
 def test_if_two_names_of_a_gpu_have_a_limit_the_last_one_set_applies(rig: MpsRig) -> None:
