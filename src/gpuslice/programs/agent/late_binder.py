@@ -141,6 +141,7 @@ class LateBinder:
             container=starting.container or "an init container",
             cdi=qualified(name),
             read=is_read,
+            **self._tier(pool.resource),
         )
         self._seen(is_read)
 
@@ -172,6 +173,10 @@ class LateBinder:
                 f"does not tell which pod it belongs to ({reason})",
             )
         return starting
+
+    def _tier(self, resource: str) -> dict[str, str]:
+        tier = self._state.current.tiers.get(resource)
+        return {} if tier is None else {"tier": tier.value}
 
     @property
     def _policy(self) -> ThreadAnnotations:
