@@ -17,12 +17,16 @@ from gpuslice_sim.mps.launch import MpsDaemon
 from gpuslice_sim.mps.simcuda import HeldClient, run_client
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address
+from tests.unit.cluster.kubernetes import Kubernetes
 
 from .conftest import MakeRig
 from .rig import ALL, RESOURCE, Rig, eventually
 from .test_limits_hold import exclusive
+from .test_node_config import kubernetes
 from .test_watchdog import metrics
 from .unified_cgroups import Cgroup, cgroup_root, needs_unified
+
+__all__ = ["kubernetes"]
 
 pytestmark = needs_unified
 
@@ -213,6 +217,50 @@ def test_a_limit_that_somebody_raised_is_set_right(rig: Rig, root: Cgroup) -> No
         assert hard_limit(rig, gpu, root.pod(pod)) == 2 * GIB
 
 
+def test_without_the_dmem_controller_a_container_is_limited_after_it_started(rig: Rig) -> None:
+    """Then the limit of a pod does not apply to its containers."""
+    rig.node.set({"limits.flat": 1})
+    pod = one_container("p", 2)
+    with cgroup_root(rig.directory, dmem=False) as root:
+        root.inner("kubepods")
+        with agent(rig, root, "auto") as process:
+            [line] = process.wait_for_code(Code.LIMITS_TIER)
+            assert "tier=counted" in line
+            assert "the kernel has no dmem controller" in line
+            inside, answer = started(rig, root, pod)
+            gpu = gpu_of(rig, answer)
+            eventually(lambda: hard_limit(rig, gpu, inside) == 2 * GIB, "the limit")
+            assert hard_limit(rig, gpu, root.pod(pod)) is None
+            env = dict(answer.envs)
+            with HeldClient(inside.program(simcuda(rig)), "--alloc", "1GiB", env=env) as first:
+                held = GIB + int(first.ready()["devices"][0]["context_bytes"])
+                second = run_client(inside.program(simcuda(rig)), "fill", env=env)
+                assert (second.error, second.report["total_bytes"]) == (FULL, 2 * GIB - held)
+        with (
+            agent(rig, root, "driver"),
+            pytest.raises(StartError, match="the kernel has no dmem controller"),
+        ):
+            rig.kubelet.start_container(pod, "main")
+
+
+@pytest.mark.parametrize(("driver", "expected"), [(615, ("2048", "0")), (570, (None, "15000"))])
+def test_the_toolkit_gets_the_limit_if_the_driver_has_limits(
+    make_rig: MakeRig, driver: int, expected: tuple[str | None, str]
+) -> None:
+    """Its hook sets the limit before the program of the container runs."""
+    rig = make_rig("t4x2", driver=driver, cdi=True)
+    own = {"NVIDIA_GPU_MEMORY_REQUEST": "15000"}  # it would reserve the memory of others
+    pod = Pod("p", [Container("main", {RESOURCE: 2}, env=own)])
+    with cgroup_root(rig.directory) as root:
+        root.inner("kubepods")
+        flags = ("--bind=cdi", f"--cdi-directory={rig.directory / 'cdi'}")
+        with agent(rig, root, "auto", *flags) as process:
+            process.wait_for_code(Code.LIMITS_TIER)
+            _, answer = started(rig, root, pod)
+            names = ("NVIDIA_GPU_MEMORY_LIMIT", "NVIDIA_GPU_MEMORY_REQUEST")
+            assert tuple(answer.envs.get(name) for name in names) == expected
+
+
 def break_set(rig: Rig) -> None:
     for gpu in rig.node.gpus():
         rig.node.faults.call(gpu.index, SET, "NO_PERMISSION")
@@ -323,7 +371,7 @@ def test_the_node_has_labels_with_its_tier(rig: Rig, root: Cgroup) -> None:
             f"gpuslice.io/resource.{RESOURCE.replace('/', '_')}.tier=driver",
         }
         eventually(lambda: expected <= published(), "the labels")
-        break_set(rig)
+        remove_function(rig)
         eventually(lambda: "gpuslice.io/limits.tier=counted" in published(), "the lower tier")
 
 
@@ -334,13 +382,33 @@ def test_a_directory_that_is_not_mounted_is_named(rig: Rig, root: Cgroup) -> Non
         assert f"{rig.directory} has no cgroups of version 2: mount" in line
 
 
-def test_a_pod_that_only_the_list_of_the_kubelet_has_is_not_certain(rig: Rig, root: Cgroup) -> None:
+def test_without_a_checkpoint_the_api_server_has_the_uid_of_the_pod(
+    rig: Rig, root: Cgroup, kubernetes: Kubernetes
+) -> None:
     """Another version of the kubelet may write another checkpoint."""
+    env = {
+        "NODE_NAME": "n1",
+        "KUBECONFIG": str(kubernetes.kubeconfig(rig.directory / "kubeconfig")),
+    }
+    pod = one_container("p", 2)
+    kubernetes.put("pods", "p", metadata={"namespace": "default", "uid": pod.uid})
+    flags = (ALL, "--memory-limits=driver", f"--cgroup-root={root.path}")
+    with rig.agent(*flags, env=env):
+        rig.kubelet.wait_for(RESOURCE)
+        rig.kubelet.admit(pod)
+        (rig.directory / "device-plugins" / "kubelet_internal_checkpoint").unlink()
+        inside, answer = started(rig, root, pod)
+        gpu = gpu_of(rig, answer)
+        assert hard_limit(rig, gpu, root.pod(pod)) == 2 * GIB
+        eventually(lambda: hard_limit(rig, gpu, inside) == 2 * GIB, "the limit of the container")
+
+
+def test_a_pod_that_only_the_list_of_the_kubelet_has_is_not_certain(rig: Rig, root: Cgroup) -> None:
+    """There is no API server either."""
     with agent(rig, root, "driver"):
         pod = one_container("p", 2)
         rig.kubelet.admit(pod)
         root.pod(pod)
-        for path in (rig.directory / "device-plugins").glob("kubelet_internal_checkpoint"):
-            path.unlink()
+        (rig.directory / "device-plugins" / "kubelet_internal_checkpoint").unlink()
         with pytest.raises(StartError, match="set node-name, and allow to get pods"):
             rig.kubelet.start_container(pod, "main")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import subprocess
 import time
 import uuid
 from collections.abc import Iterator
@@ -68,14 +69,24 @@ class Cgroup:
 
 
 @contextlib.contextmanager
-def cgroup_root(scripts: Path) -> Iterator[Cgroup]:
-    """A cgroup for one test, in place of the root of the node."""
+def cgroup_root(scripts: Path, *, dmem: bool = True) -> Iterator[Cgroup]:
+    """A cgroup for one test, in place of the root of the node.
+
+    `dmem`: as if the kernel had the controller of this name.
+    """
     assert MOUNT is not None
     root = Cgroup(MOUNT / f"gs-{uuid.uuid4().hex}", scripts)
     root.path.mkdir()
+    controllers = root.path / "cgroup.controllers"
+    if dmem:
+        listed = scripts / "controllers"
+        listed.write_text("cpu memory pids dmem\n")
+        subprocess.run(["mount", "--bind", listed, controllers], check=True)
     try:
         yield root
     finally:
+        if dmem:
+            subprocess.run(["umount", "--lazy", controllers], check=True)
         for path, _, _ in os.walk(root.path, topdown=False):
             _remove(Path(path))
 

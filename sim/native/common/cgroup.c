@@ -54,10 +54,17 @@ void sim_cgroup_limits(const struct sim_state *state, int gpu, const char *cgrou
     sscanf(sim_text(state, "", "gpu.%d.limits.%s", gpu, cgroup), "%llu %llu", soft, hard);
 }
 
+static int is_flat(const struct sim_state *state)
+{
+    return sim_number(state, 0, "limits.flat") == 1;
+}
+
 /* 1 if `inner` is the cgroup or below it. */
-static int contains(const char *cgroup, const char *inner)
+static int contains(const struct sim_state *state, const char *cgroup, const char *inner)
 {
     size_t length = strlen(cgroup);
+    if (is_flat(state))
+        return strcmp(cgroup, inner) == 0;
     if (strcmp(cgroup, "/") == 0)
         return 1;
     return strncmp(inner, cgroup, length) == 0 && (inner[length] == '\0' || inner[length] == '/');
@@ -70,7 +77,7 @@ uint64_t sim_cgroup_used(const struct sim_state *state, int gpu, const char *cgr
     int count = sim_procs_read(state, gpu, SIM_WHOLE_GPU, SIM_WHOLE_GPU, &list);
     uint64_t used = 0;
     for (int i = 0; i < count; i++)
-        if (sim_cgroup_of(list[i].pid, inner, sizeof inner) == 0 && contains(cgroup, inner))
+        if (sim_cgroup_of(list[i].pid, inner, sizeof inner) == 0 && contains(state, cgroup, inner))
             used += list[i].used;
     free(list);
     return used;
@@ -96,7 +103,7 @@ uint64_t sim_cgroup_room(const struct sim_state *state, int gpu, int pid)
         uint64_t room = room_in(state, gpu, cgroup);
         least = room < least ? room : least;
         char *slash = strrchr(cgroup, '/');
-        if (!slash)
+        if (!slash || is_flat(state))
             break;
         *slash = '\0';
     }

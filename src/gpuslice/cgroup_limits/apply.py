@@ -36,15 +36,19 @@ class Applied:
     failed: Mapping[Path, str] = field(default_factory=dict)
 
 
-def check_support(nvml: Nvml | None, indices: Mapping[str, int], cgroup: Path) -> None:
-    """Whether limits can be set on these GPUs. Raises NotLimited.
+def check_support(
+    nvml: Nvml | None, indices: Mapping[str, int], cgroup: Path, *, write: bool
+) -> None:
+    """Whether limits can be read, and set, on these GPUs. Raises NotLimited.
 
     Writes the limits that the cgroup has: nothing changes, and a right that is missing is found.
     """
     for uuid, index in indices.items():
         try:
             gpu = _gpu(nvml, uuid, index)
-            gpu.limit_memory(str(cgroup), gpu.memory_limits(str(cgroup)))
+            limits = gpu.memory_limits(str(cgroup))
+            if write:
+                gpu.limit_memory(str(cgroup), limits)
         except NvmlError as error:
             reason = f"the driver has no memory limits of cgroups ({_SINCE}): {error}"
             raise NotLimited(reason if error.unsupported else _sentence(error)) from error

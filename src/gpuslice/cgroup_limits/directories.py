@@ -11,6 +11,7 @@ from gpuslice.watchdog.cgroup_path import container_id_of, is_outside_its_pod
 
 # Every cgroup of version 2 has this file.
 _CONTROLLERS = "cgroup.controllers"
+_INHERITING = "dmem"
 # The container of a node, the kubelet's own root, and some slices above each.
 _DEEPEST = 6
 _MOST_DIRECTORIES = 20_000
@@ -34,6 +35,17 @@ def find_kubepods(root: Path) -> tuple[Path, ...]:
             "host, and not only the cgroup of this container"
         )
     return found
+
+
+def limits_are_inherited(root: Path) -> bool:
+    """Whether a limit of a cgroup applies to those below: with the dmem controller of the kernel.
+
+    Without it, the driver counts by itself, and only for the cgroup that has the limit.
+    """
+    try:
+        return _INHERITING in (root / _CONTROLLERS).read_text().split()
+    except OSError:
+        return False
 
 
 def find_pod(kubepods: tuple[Path, ...], uid: str) -> Path | None:

@@ -56,6 +56,8 @@ class DriverLimits:
     work: bool
     # Why not.
     reason: str = ""
+    # Whether limits can be set, even if not all of them work.
+    can_set: bool = False
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from gpuslice.cgroup_limits.directories import (
     find_containers,
     find_kubepods,
     find_pod,
+    limits_are_inherited,
 )
 from gpuslice.cgroup_limits.layout import pod_directories
 from gpuslice.watchdog.cgroup_path import ContainerId, container_of
@@ -112,6 +113,15 @@ def test_containers_outside_the_cgroups_of_their_pods_cannot_be_limited(tmp_path
     root = make(tmp_path, f"kubepods.slice/kubepods-burstable-pod{ESCAPED}.slice", joined)
     with pytest.raises(NoCgroups, match="SystemdCgroup = true"):
         find_kubepods(root)
+
+
+def test_limits_are_inherited_with_the_dmem_controller(tmp_path: Path) -> None:
+    root = make(tmp_path)
+    assert not limits_are_inherited(root / "missing")
+    (root / "cgroup.controllers").write_text("cpu io memory pids\n")
+    assert not limits_are_inherited(root)
+    (root / "cgroup.controllers").write_text("cpu io memory pids misc dmem\n")
+    assert limits_are_inherited(root)
 
 
 @pytest.mark.parametrize("uid", ["", "../../etc", "a/b", UID + "/x", UID.upper()])

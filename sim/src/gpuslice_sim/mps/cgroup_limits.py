@@ -20,7 +20,8 @@ def cgroup_room(
     if own is None:
         return math.inf
     found = list(processes)
-    return min(_room(values, found, gpu, one) for one in (own, *own.parents))
+    above = () if _is_flat(values) else own.parents
+    return min(_room(values, found, gpu, one) for one in (own, *above))
 
 
 def reported_room(
@@ -51,6 +52,13 @@ def _room(
     used = 0
     for process in processes:
         inside = cgroup_of(process.pid)
-        if inside is not None and inside.is_relative_to(cgroup):
+        if inside == cgroup or (
+            inside is not None and inside.is_relative_to(cgroup) and not _is_flat(values)
+        ):
             used += process.used_bytes
     return max(hard - used, 0)
+
+
+def _is_flat(values: Mapping[str, str]) -> bool:
+    """Without the dmem controller of the kernel, limits do not apply to cgroups below."""
+    return values.get("limits.flat") == "1"

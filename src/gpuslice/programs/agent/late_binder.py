@@ -15,6 +15,8 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
 from gpuslice.inject.container import Injection, edits_of_one
+from gpuslice.inject.edits import NOTHING, ContainerEdits, merged
+from gpuslice.inject.memory_limit import driver_limit
 from gpuslice.kubelet.checkpoint import read_checkpoint
 from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.kubelet.pod_resources import (
@@ -28,7 +30,7 @@ from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.grant import grant
+from gpuslice.slicing.grant import Grant, grant
 from gpuslice.slicing.holders import Holder, Starting, starting_container
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.thread_annotations import (
@@ -122,7 +124,12 @@ class LateBinder:
                 refusal
             )
         adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
-        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
+        edits = merged(
+            [
+                edits_of_one(granted, starting.pod_count, injection, adjust),
+                self._driver_limit(granted),
+            ]
+        )
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -173,6 +180,10 @@ class LateBinder:
                 f"does not tell which pod it belongs to ({reason})",
             )
         return starting
+
+    def _driver_limit(self, granted: Grant) -> ContainerEdits:
+        limits = self._state.current.driver_limits
+        return driver_limit(granted) if limits is not None and limits.can_set else NOTHING
 
     def _tier(self, resource: str) -> dict[str, str]:
         tier = self._state.current.tiers.get(resource)

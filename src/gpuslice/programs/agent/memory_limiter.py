@@ -3,8 +3,9 @@
 MPS limits each process. Drivers from 615 on limit a cgroup, whatever its processes do. When a
 container is about to start, the cgroup of its pod exists and its own does not. So the pod is
 limited first, to what all its containers were granted together, and each container to its own share
-as soon as its cgroup exists. The limit of the pod leaves no gap in time. The limit of the container
-keeps it from using the share of another one of its pod, and is the one that CUDA reports.
+as soon as its cgroup exists. The limit of the pod leaves no gap in time, if the kernel applies it
+to the cgroups below. The limit of the container keeps it from using the share of another one of its
+pod, and is the one that CUDA reports.
 
 Limits end with their cgroups, so nothing has to be removed, and nothing is remembered: after a
 restart, the agent compares what the driver has with what the kubelet has allocated.
@@ -22,14 +23,8 @@ from gpuslice.cgroup_limits.apply import (
     NotLimited,
     Target,
     apply_limits,
-    check_support,
 )
-from gpuslice.cgroup_limits.directories import (
-    NoCgroups,
-    find_containers,
-    find_kubepods,
-    find_pod,
-)
+from gpuslice.cgroup_limits.directories import find_containers, find_pod
 from gpuslice.cgroup_limits.wanted import PodDevices, container_limits, holder_of, limits_of
 from gpuslice.codes import Code
 from gpuslice.config.memory_limit_settings import MemoryLimitMode
@@ -40,9 +35,10 @@ from gpuslice.node.driver import Driver
 from gpuslice.node.errors import NoGpus
 from gpuslice.node.snapshot import DriverLimits, Snapshot
 from gpuslice.node.state import NodeState
+from gpuslice.programs.agent.limit_support import LimitSupport, Support
 from gpuslice.programs.agent.pod_devices import PodDevicesReader, PodsUnknown
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.tiers import driver_can_limit, has_memory_shares
+from gpuslice.slicing.tiers import Tier, driver_can_limit, has_memory_shares
 from gpuslice.slicing.units import describe_mib
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
@@ -81,7 +77,9 @@ class MemoryLimiter:
         self._metrics = metrics
         self._timing = timing
         self._pods = pods
-        self._kubepods: tuple[Path, ...] = ()
+        self._supporting = LimitSupport(driver)
+        # None: not known yet.
+        self._support: Support | None = None
         # By UID of the pod.
         self._awaited: dict[str, _Awaited] = {}
         self._wake = asyncio.Event()
@@ -117,13 +115,14 @@ class MemoryLimiter:
     async def run(self) -> None:
         """Until cancelled."""
         while True:
+            until = asyncio.get_running_loop().time() + self._timing.memory_limit_scan
             try:
                 await self._round()
+                while await self._awaits_containers(until):
+                    await self._limit_started()
             except Exception as error:  # noqa: BLE001 (the GPUs of the node do not depend on it)
                 self._publish(DriverLimits(work=False, reason=f"{type(error).__name__}: {error}"))
-            until = asyncio.get_running_loop().time() + self._timing.memory_limit_scan
-            while await self._awaits_containers(until):
-                await self._limit_started()
+                await asyncio.sleep(self._timing.memory_limit_scan)
 
     # Before a container starts
 
@@ -133,37 +132,38 @@ class MemoryLimiter:
             if settings.memory_limits.mode is MemoryLimitMode.AUTO:
                 return
             raise NotLimited("the driver does not limit MIG devices by cgroups")
-        limits = self._state.current.driver_limits
-        if limits is None or not limits.work:
+        is_required = settings.memory_limits.mode is MemoryLimitMode.DRIVER
+        support = self._support
+        if support is None or (is_required and support.reason):
             # It may work now, for example because of another driver.
-            limits = await self._probe(self._state.current, settings)
-            self._publish(limits)
-        if not limits.work:
-            if settings.memory_limits.mode is MemoryLimitMode.AUTO:
-                return
-            raise NotLimited(limits.reason)
-        pod, cgroup = await self._find_pod(pool, ids, settings)
+            support = await self._probe(self._state.current, settings)
+        if support.reason and is_required:
+            raise NotLimited(support.reason)
+        if not support.can_set:
+            return
+        pod, cgroup = await self._find_pod(pool, ids, settings, support.kubepods)
         wanted = limits_of(pod.together, self._state.current.pools)
         if any(one not in pool.owners for one in ids) or not wanted:
             raise NotLimited("its devices are no longer advertised: delete the pod")
         known = frozenset(await asyncio.to_thread(find_containers, cgroup))
-        applied = await self._apply([Target(cgroup, wanted)])
-        for reason in applied.failed.values():
-            raise NotLimited(reason)
-        log.info(
-            Code.MEMORY_LIMITED,
-            "the driver limits the memory of a pod",
-            resource=pool.resource,
-            pod_uid=pod.uid,
-            limits=_describe(wanted),
-            tier="driver",
-        )
+        if support.inherited:
+            applied = await self._apply([Target(cgroup, wanted)])
+            for reason in applied.failed.values():
+                raise NotLimited(reason)
+            log.info(
+                Code.MEMORY_LIMITED,
+                "the driver limits the memory of a pod",
+                resource=pool.resource,
+                pod_uid=pod.uid,
+                limits=_describe(wanted),
+                tier=Tier.DRIVER.value,
+            )
         until = asyncio.get_running_loop().time() + self._timing.memory_limit_start
         self._awaited[pod.uid] = _Awaited(pod, cgroup, known, until)
         self._wake.set()
 
     async def _find_pod(
-        self, pool: Pool, ids: Sequence[str], settings: Settings
+        self, pool: Pool, ids: Sequence[str], settings: Settings, kubepods: tuple[Path, ...]
     ) -> tuple[PodDevices, Path]:
         """Raises NotLimited."""
         try:
@@ -173,9 +173,9 @@ class MemoryLimiter:
         pod = holder_of(pods, pool.resource, ids)
         if pod is None:
             raise NotLimited("the kubelet does not tell which pod it belongs to")
-        cgroup = await asyncio.to_thread(find_pod, self._kubepods, pod.uid)
+        cgroup = await asyncio.to_thread(find_pod, kubepods, pod.uid)
         if cgroup is None:
-            places = ", ".join(map(str, self._kubepods))
+            places = ", ".join(map(str, kubepods))
             raise NotLimited(f"pod {pod.uid} has no cgroup below {places}")
         return pod, cgroup
 
@@ -185,46 +185,29 @@ class MemoryLimiter:
         snapshot = self._state.current
         if snapshot.settings is None:
             return
-        limits = await self._probe(snapshot, snapshot.settings)
-        if limits.work:
-            limits = await self._reconcile(snapshot.settings)
-        self._publish(limits)
+        support = await self._probe(snapshot, snapshot.settings)
+        failure = await self._reconcile(snapshot.settings, support) if support.can_set else ""
+        reason = failure or support.reason
+        self._publish(DriverLimits(work=not reason, reason=reason, can_set=support.can_set))
 
-    async def _probe(self, snapshot: Snapshot, settings: Settings) -> DriverLimits:
-        """Whether limits can be set."""
-        if settings.memory_limits.mode is MemoryLimitMode.OFF:
-            return DriverLimits(work=False, reason="the option memory-limits is off")
-        if not settings.kubelet_socket:
-            return DriverLimits(work=False, reason="the agent does not register with a kubelet")
-        uuids = {
-            part.device.uuid
-            for pool in snapshot.pools
-            if driver_can_limit(pool)
-            for part in pool.parts
-        }
-        if not uuids:
-            return DriverLimits(work=False, reason="no resource has shares of memory")
-        indices = {uuid: index for uuid, index in _indices(snapshot).items() if uuid in uuids}
-        root = Path(settings.memory_limits.cgroup_root)
-        try:
-            self._kubepods = await asyncio.to_thread(find_kubepods, root)
-            top = self._kubepods[0]
-            await self._driver.read(lambda nvml: check_support(nvml, indices, top))
-        except (NoCgroups, NotLimited, NoGpus) as error:
-            return DriverLimits(work=False, reason=str(error))
-        return DriverLimits(work=True)
+    async def _probe(self, snapshot: Snapshot, settings: Settings) -> Support:
+        self._support = await self._supporting.read(snapshot, settings)
+        return self._support
 
-    async def _reconcile(self, settings: Settings) -> DriverLimits:
-        """Every pod and every container has its limits, also if somebody changed them."""
+    async def _reconcile(self, settings: Settings, support: Support) -> str:
+        """Every pod and every container gets its limits, also if somebody changed them.
+
+        Returns why not all have them, or an empty text.
+        """
         try:
             pods = await self._pods.read(Path(settings.kubelet_socket), self._resources())
         except PodsUnknown as error:
-            return DriverLimits(work=False, reason=str(error))
-        targets, lost = await asyncio.to_thread(self._targets, pods, settings)
+            return str(error)
+        targets, lost = await asyncio.to_thread(self._targets, pods, settings, support)
         try:
             applied = await self._apply(targets)
         except NotLimited as error:
-            return DriverLimits(work=False, reason=str(error))
+            return str(error)
         for target in applied.changed:
             log.info(
                 Code.MEMORY_LIMIT_CHANGED,
@@ -235,7 +218,7 @@ class MemoryLimiter:
         failed = "; ".join(sorted(set(applied.failed.values())))
         if not failed:
             self._conditions.clear(_ROUND)
-            return DriverLimits(work=True)
+            return ""
         self._conditions.set(
             _ROUND,
             Code.MEMORY_NOT_LIMITED,
@@ -245,7 +228,7 @@ class MemoryLimiter:
             cgroups=len(applied.failed),
             pods_without_cgroup=lost,
         )
-        return DriverLimits(work=False, reason=failed)
+        return failed
 
     async def _awaits_containers(self, until: float) -> bool:
         """Waits until containers that start should be searched. False: it is time for a round."""
@@ -294,17 +277,20 @@ class MemoryLimiter:
         new = {one: path for one, path in found.items() if one not in awaited.known}
         return list(self._containers(awaited.pod, new, settings))
 
-    def _targets(self, pods: Iterable[PodDevices], settings: Settings) -> tuple[list[Target], int]:
+    def _targets(
+        self, pods: Iterable[PodDevices], settings: Settings, support: Support
+    ) -> tuple[list[Target], int]:
         """Also the number of pods without a cgroup: they have ended, or not started. Blocks."""
         targets: list[Target] = []
         lost = 0
         for pod in pods:
-            cgroup = find_pod(self._kubepods, pod.uid)
+            cgroup = find_pod(support.kubepods, pod.uid)
             limits = limits_of(pod.together, self._state.current.pools)
             if cgroup is None:
                 lost += 1
             elif limits:
-                targets.append(Target(cgroup, limits))
+                if support.inherited:
+                    targets.append(Target(cgroup, limits))
                 targets += self._containers(pod, find_containers(cgroup), settings)
         return targets, lost
 
