@@ -173,6 +173,15 @@ class Code(StrEnum):
         "MPSDefaultChanged",
         "Somebody changed default limits of an MPS control daemon; they are set right.",
     )
+    SM_PARTITION_ADDED = "SMPartitionAdded", "A container got a static partition of SMs."
+    SM_PARTITION_REMOVED = (
+        "SMPartitionRemoved",
+        "Static partitions of SMs of containers that are gone were removed.",
+    )
+    SM_PARTITION_UNAVAILABLE = (
+        "SMPartitionUnavailable",
+        "Containers cannot get static partitions of SMs.",
+    )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
         "MPSEarlyClient",

@@ -29,6 +29,7 @@ from gpuslice.kubelet.pod_resources import (
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.sm_partitions import VARIABLE, SmPartitions
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.grant import Grant, grant
 from gpuslice.slicing.holders import Holder, Starting, starting_container
@@ -68,6 +69,7 @@ class LateBinder:
         self._is_read = False
         # Whether it had an occasion.
         self._is_probed = False
+        self._partitions = SmPartitions(timing)
         self._conditions = Conditions(log)
 
     def apply(self, plan: BindingPlan | None, directory: str) -> None:
@@ -128,6 +130,7 @@ class LateBinder:
             [
                 edits_of_one(granted, starting.pod_count, injection, adjust),
                 self._driver_limit(granted),
+                await self._partition(granted, injection, name, specs),
             ]
         )
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
@@ -184,6 +187,17 @@ class LateBinder:
     def _driver_limit(self, granted: Grant) -> ContainerEdits:
         limits = self._state.current.driver_limits
         return driver_limit(granted) if limits is not None and limits.can_set else NOTHING
+
+    async def _partition(
+        self, granted: Grant, injection: Injection, name: str, specs: BoundSpecs
+    ) -> ContainerEdits:
+        """Raises Refused."""
+        if not granted.pool.has_partitions:
+            return NOTHING
+        known = (await asyncio.to_thread(specs.variables, VARIABLE)).get(name)
+        return await self._partitions.edits(
+            granted, injection, known, lambda: specs.variables(VARIABLE).values()
+        )
 
     def _tier(self, resource: str) -> dict[str, str]:
         tier = self._state.current.tiers.get(resource)
@@ -267,6 +281,7 @@ class LateBinder:
             )
             return
         self._conditions.clear(_COLLECT)
+        await self._partitions.collect(lambda: specs.variables(VARIABLE).values())
         if removed:
             log.info(
                 Code.BOUND_SPEC_REMOVED,
