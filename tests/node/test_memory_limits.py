@@ -51,8 +51,11 @@ def root(rig: Rig) -> Iterator[Cgroup]:
 def agent(rig: Rig, root: Cgroup, mode: str = "driver", *args: str) -> Iterator[BackgroundProcess]:
     flags = (ALL, f"--memory-limits={mode}", f"--cgroup-root={root.path}", *args)
     with rig.agent(*flags) as process:
-        rig.kubelet.wait_for(RESOURCE)
+        process.wait_for_code(Code.REGISTERED)
+        rig.wait_for_limits()
         yield process
+    # Otherwise the kubelet may still use its connection when the next agent has registered.
+    rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "the end of the agent")
 
 
 def one_container(name: str, units: int) -> Pod:
@@ -98,7 +101,6 @@ def test_two_processes_of_a_container_cannot_exceed_its_grant_together(
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         agent(rig, root, "driver", "--mps-pipe", str(rig.pipe)) as process,
     ):
-        rig.wait_for_limits()
         inside, answer = started(rig, root, one_container("p", 2))
         env = dict(answer.envs)
         with HeldClient(inside.program(simcuda(rig)), "--alloc", "1GiB", env=env) as first:
@@ -125,7 +127,6 @@ def test_a_process_that_changes_its_environment_stays_limited(rig: Rig, root: Cg
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         agent(rig, root, "auto", "--mps-pipe", str(rig.pipe)),
     ):
-        rig.wait_for_limits()
         inside, answer = started(rig, root, one_container("p", 2))
         env = {
             "CUDA_MPS_PIPE_DIRECTORY": str(rig.pipe),
@@ -320,7 +321,6 @@ def test_auto_starts_the_container_on_a_lower_tier_and_says_so(rig: Rig, root: C
         MpsDaemon(rig.node, rig.pipe, rig.directory / "log"),
         agent(rig, root, "auto", *flags) as process,
     ):
-        rig.wait_for_limits()
         process.wait_for_code(Code.LIMITS_TIER, "tier=driver")
         assert metrics(address)['gpuslice_limits_tier{tier="driver"}'] == 1
         ignore_set(rig)
@@ -342,7 +342,6 @@ def test_an_older_driver_has_the_tier_of_its_environment(make_rig: MakeRig, driv
     ):
         root.inner("kubepods")
         with agent(rig, root, "auto", "--mps-pipe", str(rig.pipe)) as process:
-            rig.wait_for_limits()
             [line] = process.wait_for_code(Code.LIMITS_TIER)
             assert "tier=environment" in line
             assert "drivers from 615 on have them" in line
@@ -352,10 +351,11 @@ def test_an_older_driver_has_the_tier_of_its_environment(make_rig: MakeRig, driv
             [line] = process.wait_for_code(Code.ALLOCATED)
             assert "tier=environment" in line
             assert process.logged(Code.MEMORY_NOT_LIMITED) == 0
-        with agent(rig, root, "driver", "--mps-pipe", str(rig.pipe)):
-            rig.wait_for_limits()
-            with pytest.raises(StartError, match="drivers from 615 on have them"):
-                rig.kubelet.start_container(pod, "main")
+        with (
+            agent(rig, root, "driver", "--mps-pipe", str(rig.pipe)),
+            pytest.raises(StartError, match="drivers from 615 on have them"),
+        ):
+            rig.kubelet.start_container(pod, "main")
 
 
 def test_the_node_has_labels_with_its_tier(rig: Rig, root: Cgroup) -> None:

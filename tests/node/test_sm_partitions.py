@@ -50,8 +50,11 @@ def flags(rig: Rig, bind: str = "cdi") -> tuple[str, ...]:
 @contextmanager
 def agent(rig: Rig) -> Iterator[BackgroundProcess]:
     with rig.agent(*flags(rig)) as process:
+        process.wait_for_code(Code.REGISTERED)
         rig.wait_for_limits()
         yield process
+    # Otherwise the kubelet may still use its connection when the next agent has registered.
+    rig.kubelet.wait_until(lambda: rig.kubelet.allocatable(RESOURCE) == 0, "the end of the agent")
 
 
 def admitted(rig: Rig, name: str, units: int) -> Pod:

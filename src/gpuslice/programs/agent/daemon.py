@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents, PodEvents
-from gpuslice.cluster.pods import pod_annotations, pod_uid
+from gpuslice.cluster.pod_uid import pod_uid
+from gpuslice.cluster.pods import pod_annotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
