@@ -153,7 +153,7 @@ class Code(StrEnum):
     MPS_UNAVAILABLE = "MPSUnavailable", "An MPS control daemon does not answer."
     MPS_AVAILABLE = "MPSAvailable", "An MPS control daemon answers again."
     MPS_NOT_VERIFIED = "MPSNotVerified", "The agent cannot probe an MPS control daemon."
-    NOT_LIMITED = "NotLimited", "Memory is counted, and containers are not limited to it."
+    NOT_LIMITED = "NotLimited", "Memory is counted, and MPS does not limit containers to it."
     NOT_EXCLUSIVE = "NotExclusive", "A GPU is not in EXCLUSIVE_PROCESS mode."
     MORE_UNITS_THAN_CLIENTS = "MoreUnitsThanClients", "A GPU has more units than MPS clients."
     MPS_STARTED = "MPSStarted", "An MPS control daemon was started."
@@ -172,6 +172,15 @@ class Code(StrEnum):
     MPS_DEFAULT_CHANGED = (
         "MPSDefaultChanged",
         "Somebody changed default limits of an MPS control daemon; they are set right.",
+    )
+    SM_PARTITION_ADDED = "SMPartitionAdded", "A container got a static partition of SMs."
+    SM_PARTITION_REMOVED = (
+        "SMPartitionRemoved",
+        "Static partitions of SMs of containers that are gone were removed.",
+    )
+    SM_PARTITION_UNAVAILABLE = (
+        "SMPartitionUnavailable",
+        "Containers cannot get static partitions of SMs.",
     )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
@@ -223,6 +232,24 @@ class Code(StrEnum):
     )
     POD_EVICTED = "PodEvicted", "A pod was evicted because a container used too much memory."
     POD_NOT_EVICTED = "PodNotEvicted", "A pod whose container uses too much memory stays."
+
+    # Memory limits of the driver
+    LIMITS_TIER = (
+        "LimitsTier",
+        "How firmly the limits of containers hold: counted, environment, watched or driver.",
+    )
+    MEMORY_LIMITED = (
+        "MemoryLimited",
+        "The driver limits the memory of all processes of a pod or a container together.",
+    )
+    MEMORY_NOT_LIMITED = (
+        "MemoryNotLimited",
+        "The driver does not limit the memory of a pod or a container by its cgroup.",
+    )
+    MEMORY_LIMIT_CHANGED = (
+        "MemoryLimitChanged",
+        "A cgroup had another memory limit than its grant, or none; it was set right.",
+    )
 
     # Labels and events
     LABELS_PUBLISHED = "LabelsPublished", "Labels of the node changed."

@@ -14,6 +14,7 @@ _GROUPS = (
         "test_harness",
         "test_late_binding",
         "test_manifests",
+        "test_memory_limits",
         "test_restarts",
         "test_slices",
         "test_units",

@@ -127,6 +127,7 @@ def test_mps_ends_the_newest_process_and_the_first_one_goes_on(rig: Rig, daemon:
             running.wait_for_code(Code.MEMORY_WITHIN_GRANT)
             assert first.stop() == 0
             assert neighbour.stop() == 0
+            running.wait_for_code(Code.LIMITS_TIER, "tier=watched")
             # MPS was asked, and no signal was sent.
             assert any(text.startswith("terminate_client") for text in daemon.commands())
             assert running.logged(Code.PROCESS_KILLED) == 0

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.memory_limit_settings import CGROUP_ROOT
 from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY, NESTED_ENV, NESTED_MOUNT
 from gpuslice.config.watchdog_settings import CONTAINER_LOGS
 
@@ -209,6 +210,21 @@ def test_the_patch_for_the_watchdog_gives_the_rights_that_are_explained() -> Non
     section = SECURITY.partition("\n### Rights of the watchdog\n")[2].partition("\n### ")[0]
     for right in ("hostPID: true", CONTAINER_LOGS, "KILL", "pods/eviction", "events"):
         assert f"`{right}`" in section
+    assert variables(container) <= {name for option in OPTIONS for name in option.variables}
+
+
+def test_the_patch_for_memory_limits_gives_the_right_that_is_explained() -> None:
+    patch = yaml.safe_load((ROOT / "deploy" / "patches" / "agent-memory-limits.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert container["name"] == pod("gpuslice-agent")["containers"][0]["name"]
+    assert "securityContext" not in container
+    [mount] = container["volumeMounts"]
+    assert mount["readOnly"] is True
+    [volume] = spec["volumes"]
+    assert mount["mountPath"] == volume["hostPath"]["path"] == CGROUP_ROOT
+    heading = "\n### Rights for memory limits of the driver\n"
+    assert f"`{CGROUP_ROOT}` of the host, read-only" in SECURITY.partition(heading)[2]
     assert variables(container) <= {name for option in OPTIONS for name in option.variables}
 
 

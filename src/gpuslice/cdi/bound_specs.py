@@ -91,6 +91,16 @@ class BoundSpecs:
                 removed.append(name)
         return removed
 
+    def variables(self, variable: str) -> dict[str, str]:
+        """The value of an environment variable in each specification that has it. Blocks."""
+        found = {}
+        for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+            name = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+            value = _variable(path, variable)
+            if value is not None:
+                found[name] = value
+        return found
+
     async def _write(self, path: Path, content: bytes, seconds: float) -> bool:
         try:
             return await replace_and_await_reader(path, content, seconds)
@@ -110,6 +120,16 @@ def _content(cls: str, name: str, edits: ContainerEdits) -> bytes:
 
     spec = Spec(cls, {name: edits}, vendor=VENDOR)
     return json.dumps(document(spec, Style()), indent=2).encode() + b"\n"
+
+
+def _variable(path: Path, variable: str) -> str | None:
+    try:
+        [device] = json.loads(path.read_bytes())["devices"]
+        variables = device["containerEdits"].get("env", ())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # it was removed meanwhile, or it is not ours
+    values = dict(str(one).split("=", 1) for one in variables if "=" in str(one))
+    return values.get(variable)
 
 
 def _mark_as_needed(path: Path) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuslice.config.file_content import FileContent
+from gpuslice.config.memory_limit_settings import MemoryLimitSettings
 from gpuslice.config.option_values import OptionReader
 from gpuslice.config.settings import (
     NESTED_ENV,
@@ -61,6 +62,10 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         nested_file=_nested_file(options, base.nested_file),
         labels=file.labels,
         watchdog=_watchdog(options, base.watchdog),
+        memory_limits=MemoryLimitSettings(
+            mode=options.choice("memory-limits", base.memory_limits.mode),
+            cgroup_root=options.text("cgroup-root", base.memory_limits.cgroup_root),
+        ),
     )
 
 

@@ -56,6 +56,8 @@ def _flags(settings: Settings) -> dict[str, object]:
         "deviceDiscoveryStrategy": settings.discovery.value,
         "bind": settings.bind.value,
         "threadAnnotations": settings.thread_annotations.value,
+        "memoryLimits": settings.memory_limits.mode.value,
+        "cgroupRoot": settings.memory_limits.cgroup_root,
         "nested": settings.nested.value,
         **_if_set("nestedEnv", settings.nested_env),
         "nestedFile": settings.nested_file or "none",

@@ -49,6 +49,9 @@ class Flags(_Section, frozen=True):
     device_discovery_strategy: str | None = None
     bind: str | None = None
     # YAML reads a bare `off` as false.
+    memory_limits: str | bool | None = None
+    cgroup_root: str | None = None
+    # YAML reads a bare `off` as false.
     thread_annotations: str | bool | None = None
     # YAML reads a bare `off` as false.
     nested: str | bool | None = None

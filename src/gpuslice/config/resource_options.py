@@ -54,8 +54,9 @@ MEMORY_OPTIONS = (
     Option(
         "threads",
         "Limit on the threads of a container: proportional to its memory, uniform (100/n percent, "
-        "n is the number of units of the GPU), uniform-half (twice that), an amount such as 30% or "
-        "20 SMs, or none.",
+        "n is the number of units of the GPU), uniform-half (twice that), sm_partition "
+        "(proportional, as SMs that no other container uses), an amount such as 30% or 20 SMs, or "
+        "none.",
         "proportional",
         ("GPUSLICE_THREADS",),
         key="sharing.memory.threads",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from gpuslice.config.describe_settings import describe_settings
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.memory_limit_settings import MEMORY_LIMIT_DEFAULTS, MemoryLimitSettings
 from gpuslice.config.nested_rules import check_nested_rules
 from gpuslice.config.validation import (
     check_absolute_path,
@@ -219,6 +220,7 @@ class Settings:
     nested_file: str | None = NESTED_MOUNT
     labels: LabelSettings = LABEL_DEFAULTS
     watchdog: WatchdogSettings = WATCHDOG_DEFAULTS
+    memory_limits: MemoryLimitSettings = MEMORY_LIMIT_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:

@@ -52,6 +52,11 @@ class Timing:
     watchdog_scan: float = 5.0
     # Between two steps of the watchdog against a process, and between two attempts to evict a pod.
     watchdog_step: float = 10.0
+    # Compare the memory limits of cgroups in the driver with those that pods must have.
+    memory_limit_scan: float = 5.0
+    # After a container was allowed to start: search for its cgroup, and for how long.
+    memory_limit_poll: float = 0.2
+    memory_limit_start: float = 30.0
     # Until a configuration that is being read or checked counts as invalid.
     config_check: float = 30.0
     # Search for lists of nested nodes that no container uses, and how long to keep them at least.

@@ -143,6 +143,14 @@ def parse_memory_reserve(field: str, text: str) -> int:
         raise ConfigError(field, text, str(error)) from error
 
 
+def parse_replica_threads(field: str, text: str) -> ThreadRule:
+    """As `parse_threads`, without static partitions: daemons for replicas do not have them."""
+    rule = parse_threads(field, text)
+    if rule is ThreadStrategy.SM_PARTITION:
+        raise ConfigError(field, text, "only sharing.memory.threads can be sm_partition")
+    return rule
+
+
 def parse_threads(field: str, text: str) -> ThreadRule:
     """A strategy, or an explicit amount: `30%`, `20 SMs`."""
     match = _THREADS.fullmatch(text.strip())

@@ -38,7 +38,8 @@ def _memory(pool: Pool, inventory: Inventory) -> Iterator[Notice]:
     limited = [part for part in pool.parts if part.daemon is not None]
     if not limited:
         yield Notice(
-            Code.NOT_LIMITED, "MPS is off: memory is counted, and containers are not limited to it"
+            Code.NOT_LIMITED,
+            "MPS is off: memory is counted, and MPS does not limit containers to it",
         )
         return
     open_gpus = {gpu.uuid for gpu in inventory.not_exclusive}

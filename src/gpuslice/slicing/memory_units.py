@@ -17,7 +17,12 @@ from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
-from gpuslice.slicing.threads import share_of_threads, why_no_threads, why_rounded
+from gpuslice.slicing.threads import (
+    share_of_threads,
+    why_no_partitions,
+    why_no_threads,
+    why_rounded,
+)
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
@@ -141,6 +146,8 @@ def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
     if rule.limited and not can_limit(gpu):
         return f"{why_not_limited(gpu)}. Without mps-pipe, memory is counted and not limited"
     if rule.limited and (reason := why_no_threads(rule.threads, gpu.multiprocessors)):
+        return reason
+    if rule.limited and (reason := why_no_partitions(rule.threads, gpu.compute_capability)):
         return reason
     if not _units(gpu, rule):
         return (

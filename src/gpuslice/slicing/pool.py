@@ -90,6 +90,12 @@ class Pool:
         """The MPS control daemons that enforce limits in this pool, by name."""
         return frozenset(part.daemon for part in self.parts if part.daemon is not None)
 
+    @property
+    def has_partitions(self) -> bool:
+        """Whether containers get SMs that no other container uses."""
+        shares = (part.share.threads for part in self.parts if part.daemon is not None)
+        return any(threads is not None and threads.partitioned for threads in shares)
+
     @cached_property
     def owners(self) -> dict[str, int]:
         """Device id -> position in `parts`."""

@@ -55,6 +55,12 @@ class Metrics(Protocol):
     def binding(self, mode: str | None) -> None:
         """How containers get their limits: cdi or env; None: no resource has limits."""
 
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        """How firmly limits hold, by resource, and on the node: the weakest."""
+
+    def memory_limited(self, ok: bool) -> None:
+        """The driver was told to limit a cgroup."""
+
     def forget(self, resource: str) -> None:
         """The resource is no longer advertised. Its counters stay."""
 
@@ -97,6 +103,12 @@ class NoMetrics:
     def binding(self, mode: str | None) -> None:
         pass
 
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        pass
+
+    def memory_limited(self, ok: bool) -> None:
+        pass
+
     def forget(self, resource: str) -> None:
         pass
 
@@ -133,6 +145,10 @@ class Recorder:
         self.gpus: dict[str, tuple[int, bool]] = {}
         self.driver_problem: str | None = None
         self.binding_mode: str | None = None
+        self.resource_tiers: Mapping[str, str] = {}
+        # None: no resource is shared.
+        self.node_tier: str | None = None
+        self.memory_limits: Counter[bool] = Counter()
         # None: there is no watchdog.
         self.is_watching: bool | None = None
         self.container_memories: tuple[ContainerMemory, ...] = ()
@@ -165,6 +181,12 @@ class Recorder:
 
     def binding(self, mode: str | None) -> None:
         self.binding_mode = mode
+
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        self.resource_tiers, self.node_tier = tiers, node
+
+    def memory_limited(self, ok: bool) -> None:
+        self.memory_limits[ok] += 1
 
     def forget(self, resource: str) -> None:
         self.counts.pop(resource, None)

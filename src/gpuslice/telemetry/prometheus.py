@@ -66,6 +66,7 @@ class _AgentMetrics(Collector):
         yield from _resources(self._recorder)
         yield _gpus(self._recorder)
         yield _binding(self._recorder)
+        yield from _tiers(self._recorder)
         if self._recorder.is_watching is not None:
             yield from _watchdog(self._recorder)
 
@@ -158,6 +159,33 @@ def _binding(recorder: Recorder) -> Metric:
         for mode in ("cdi", "env"):
             binding.add_metric([mode], recorder.binding_mode == mode)
     return binding
+
+
+def _tiers(recorder: Recorder) -> Iterable[Metric]:
+    node = GaugeMetricFamily(
+        "gpuslice_limits_tier",
+        "1 for the tier of the node: how firmly the limits of containers hold at least.",
+        labels=["tier"],
+    )
+    if recorder.node_tier is not None:
+        node.add_metric([recorder.node_tier], 1)
+    yield node
+    resources = GaugeMetricFamily(
+        "gpuslice_resource_limits_tier",
+        "1 for the tier of the resource: how firmly the limits of its containers hold.",
+        labels=["resource", "tier"],
+    )
+    for resource, tier in sorted(recorder.resource_tiers.items()):
+        resources.add_metric([resource, tier], 1)
+    yield resources
+    limited = CounterMetricFamily(
+        "gpuslice_memory_limits_set",
+        "Memory limits of cgroups that were set in the driver.",
+        labels=["result"],
+    )
+    for ok, count in sorted(recorder.memory_limits.items()):
+        limited.add_metric([_result(ok)], count)
+    yield limited
 
 
 def _gpus(recorder: Recorder) -> Metric:

@@ -13,6 +13,7 @@ from gpuslice.cli.nvidia import DEFAULTS
 from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
+from gpuslice.config.memory_limit_settings import MemoryLimitMode
 from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
 from gpuslice.config.settings import Bind, DeviceId, DeviceList, Discovery, MpsCheck, Settings
@@ -133,6 +134,15 @@ NVIDIA = [
         "thread-annotations", "GPUSLICE_THREAD_ANNOTATIONS", "thread_annotations",
         ThreadAnnotations.OFF, "lower", ThreadAnnotations.LOWER,
         "flags: {threadAnnotations: lower}", invalid=("on", "raise"),
+    ),
+    Row(
+        "memory-limits", "GPUSLICE_MEMORY_LIMITS", "memory_limits.mode", MemoryLimitMode.OFF,
+        "driver", MemoryLimitMode.DRIVER, "flags: {memoryLimits: driver}",
+        invalid=("on", "cgroup"),
+    ),
+    Row(
+        "cgroup-root", "GPUSLICE_CGROUP_ROOT", "memory_limits.cgroup_root", "/sys/fs/cgroup",
+        "/host/cgroup", "/host/cgroup", "flags: {cgroupRoot: /host/cgroup}", invalid=("cgroup",),
     ),
     Row(
         "imex-channel-ids", "IMEX_CHANNEL_IDS", "containers.imex_channels", (), "0", (0,),
@@ -307,7 +317,7 @@ def test_a_flag_overrides_a_variable_and_a_variable_the_file(row: Row, tmp_path:
     default = next(option for option in OPTIONS if option.name == row.flag).default
     plain = {"the driver root": "/", "": ""}.get(default, default)
     # Their defaults differ between the programs.
-    plain = {"memory-devices": "none", "bind": "env"}.get(row.flag, plain)
+    plain = {"memory-devices": "none", "bind": "env", "memory-limits": "off"}.get(row.flag, plain)
     file = tmp_path / "config.yaml"
     file.write_text(row.yaml)
     other = {row.variable: row.text}

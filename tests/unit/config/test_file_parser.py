@@ -49,6 +49,8 @@ flags:
   deviceDiscoveryStrategy: nvml
   bind: env
   threadAnnotations: off
+  memoryLimits: driver
+  cgroupRoot: /host/cgroup
   nested: guest
   nestedEnv: /etc/gpu.env
   nestedFile: /list

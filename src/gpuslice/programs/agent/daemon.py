@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents, PodEvents
+from gpuslice.cluster.pod_uid import pod_uid
 from gpuslice.cluster.pods import pod_annotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
@@ -28,10 +29,12 @@ from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
 from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.list_watch import watch_list
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.pod_devices import PodDevicesReader
 from gpuslice.programs.agent.pod_event_recorder import PodEventRecorder
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -102,7 +105,9 @@ class Agent:
             binder = LateBinder(
                 state, timing, partial(pod_annotations, api) if api is not None else None
             )
-            servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
+            pods = PodDevicesReader(partial(pod_uid, api) if api is not None else None)
+            limiter = MemoryLimiter(driver, state, metrics, timing, pods)
+            servers = PluginServers(tasks, state, monitor, usage, binder, limiter, metrics, timing)
             target = AgentTarget(
                 driver,
                 state,
@@ -125,6 +130,7 @@ class Agent:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
                 tasks.create_task(binder.run())
+                tasks.create_task(limiter.run())
                 actions = WatchdogActions(api, pod_events, metrics, timing)
                 watchdog = Watchdog(driver, state, metrics, actions, timing)
                 tasks.create_task(pod_events.run())

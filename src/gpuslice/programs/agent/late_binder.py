@@ -15,6 +15,8 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
 from gpuslice.inject.container import Injection, edits_of_one
+from gpuslice.inject.edits import NOTHING, ContainerEdits, merged
+from gpuslice.inject.memory_limit import driver_limit
 from gpuslice.kubelet.checkpoint import read_checkpoint
 from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.kubelet.pod_resources import (
@@ -27,8 +29,9 @@ from gpuslice.kubelet.pod_resources import (
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.sm_partitions import VARIABLE, SmPartitions
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.grant import grant
+from gpuslice.slicing.grant import Grant, grant
 from gpuslice.slicing.holders import Holder, Starting, starting_container
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.thread_annotations import (
@@ -66,6 +69,7 @@ class LateBinder:
         self._is_read = False
         # Whether it had an occasion.
         self._is_probed = False
+        self._partitions = SmPartitions(timing)
         self._conditions = Conditions(log)
 
     def apply(self, plan: BindingPlan | None, directory: str) -> None:
@@ -122,7 +126,13 @@ class LateBinder:
                 refusal
             )
         adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
-        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
+        edits = merged(
+            [
+                edits_of_one(granted, starting.pod_count, injection, adjust),
+                self._driver_limit(granted),
+                await self._partition(granted, injection, name, specs),
+            ]
+        )
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -141,6 +151,7 @@ class LateBinder:
             container=starting.container or "an init container",
             cdi=qualified(name),
             read=is_read,
+            **self._tier(pool.resource),
         )
         self._seen(is_read)
 
@@ -172,6 +183,25 @@ class LateBinder:
                 f"does not tell which pod it belongs to ({reason})",
             )
         return starting
+
+    def _driver_limit(self, granted: Grant) -> ContainerEdits:
+        limits = self._state.current.driver_limits
+        return driver_limit(granted) if limits is not None and limits.can_set else NOTHING
+
+    async def _partition(
+        self, granted: Grant, injection: Injection, name: str, specs: BoundSpecs
+    ) -> ContainerEdits:
+        """Raises Refused."""
+        if not granted.pool.has_partitions:
+            return NOTHING
+        known = (await asyncio.to_thread(specs.variables, VARIABLE)).get(name)
+        return await self._partitions.edits(
+            granted, injection, known, lambda: specs.variables(VARIABLE).values()
+        )
+
+    def _tier(self, resource: str) -> dict[str, str]:
+        tier = self._state.current.tiers.get(resource)
+        return {} if tier is None else {"tier": tier.value}
 
     @property
     def _policy(self) -> ThreadAnnotations:
@@ -251,6 +281,7 @@ class LateBinder:
             )
             return
         self._conditions.clear(_COLLECT)
+        await self._partitions.collect(lambda: specs.variables(VARIABLE).values())
         if removed:
             log.info(
                 Code.BOUND_SPEC_REMOVED,

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
@@ -32,6 +33,7 @@ log = Logger(__name__)
 
 _RIGHTS, _READING, _HIDDEN = "rights", "reading", "hidden processes"
 _MIB = 1024 * 1024
+_ACTS = (WatchdogMode.TERMINATE, WatchdogMode.EVICT)
 
 
 class Unreadable(Exception):
@@ -94,6 +96,7 @@ class Watchdog:
             self._failed(error)
         else:
             self._conditions.clear(_READING, Code.WATCHDOG_ON, "the watchdog works again")
+            self._publish(acts=self._actions.possible(settings.watchdog.mode) in _ACTS)
 
     async def _watch(
         self, settings: Settings, pools: tuple[Pool, ...], indices: Mapping[str, int]
@@ -150,6 +153,7 @@ class Watchdog:
 
     def _failed(self, error: Exception) -> None:
         """Nothing is done without knowing, and what is known stays."""
+        self._publish(acts=False)
         expected = isinstance(error, Unreadable)
         self._conditions.set(
             _READING,
@@ -188,6 +192,10 @@ class Watchdog:
         self._logged = None
         self._violations = {}
         self._metrics.watching(False)
+        self._publish(acts=False)
+
+    def _publish(self, *, acts: bool) -> None:
+        self._state.publish(replace(self._state.current, watchdog_acts=acts))
 
 
 def _missing_right(settings: Settings) -> str | None:
