@@ -78,6 +78,35 @@ def test_the_policy_decides_what_an_annotation_changes(
         assert threads(rig, pod, "side") == side
 
 
+@pytest.mark.parametrize(
+    ("policy", "main", "side"), [("lower", (40, 16), (20, 8)), ("any", (50, 20), (20, 8))]
+)
+def test_annotations_by_sms_hold_as_the_driver_rounds(
+    rig: Rig, kubernetes: Kubernetes, policy: str, main: tuple[int, int], side: tuple[int, int]
+) -> None:
+    annotate(kubernetes, "p", threads="20 SMs", threads_side="9 SMs")
+    with agent(rig, kubernetes, policy):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        for container, (percent, sms) in (("main", main), ("side", side)):
+            answer = rig.kubelet.start_container(pod, container)
+            assert answer.envs[THREADS] == str(percent)
+            assert rig.simcuda(answer, "info")["devices"][0]["sms"] == sms
+
+
+def test_more_sms_than_the_gpu_has_are_refused_until_the_annotation_is_corrected(
+    rig: Rig, kubernetes: Kubernetes
+) -> None:
+    annotate(kubernetes, "p", threads="41 SMs")
+    with agent(rig, kubernetes, "any"):
+        pod = two_containers()
+        rig.kubelet.admit(pod)
+        with pytest.raises(StartError, match=f"{Code.ANNOTATION_INVALID}: .*at most 40 SMs"):
+            threads(rig, pod)
+        annotate(kubernetes, "p", threads="40 SMs")
+        assert threads(rig, pod) == "100"
+
+
 def test_a_changed_annotation_applies_at_the_next_start(rig: Rig, kubernetes: Kubernetes) -> None:
     annotate(kubernetes, "p", threads="30%")
     with agent(rig, kubernetes, "lower"):

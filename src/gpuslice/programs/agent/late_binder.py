@@ -34,8 +34,9 @@ from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.thread_annotations import (
     ThreadAnnotations,
     apply_annotation,
-    wanted_percent,
+    wanted_threads,
 )
+from gpuslice.slicing.threads import ThreadAmount
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -108,7 +109,9 @@ class LateBinder:
             )
         starting = await self._starting(pool.resource, ids)
         try:
-            wanted = await self._wanted_percent(starting)
+            wanted = await self._wanted_threads(starting)
+            adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
+            edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         except ClusterError as error:
             if name in specs:
                 return  # the limits of its last start
@@ -121,8 +124,6 @@ class LateBinder:
             raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
                 refusal
             )
-        adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
-        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -178,7 +179,7 @@ class LateBinder:
         settings = self._state.current.settings
         return ThreadAnnotations.OFF if settings is None else settings.thread_annotations
 
-    async def _wanted_percent(self, starting: Starting) -> int | None:
+    async def _wanted_threads(self, starting: Starting) -> ThreadAmount | None:
         """Raises ClusterError or GrantRefused.
 
         A pod that only the checkpoint of the kubelet has is not known by name: it gets what it was
@@ -189,7 +190,7 @@ class LateBinder:
         if self._annotations is None:
             raise ClusterError("there is no API server: set node-name")
         namespace, _, name = starting.pod.partition("/")
-        return wanted_percent(await self._annotations(namespace, name), starting.container)
+        return wanted_threads(await self._annotations(namespace, name), starting.container)
 
     async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
         """Whether an earlier answer of Allocate, under other settings, names a specification.
