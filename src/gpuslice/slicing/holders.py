@@ -58,6 +58,16 @@ def starting_container(
     return replace(_starting(same[0].pod, container, wanted, known), is_named=False)
 
 
+def pod_uid(ids: Collection[str], recorded: Iterable[Holder]) -> str | None:
+    """The UID of the pod that holds exactly these devices. None: unknown.
+
+    `recorded` is the checkpoint of the kubelet. The kubelet's list has no UIDs.
+    """
+    wanted = frozenset(ids)
+    uids = {holder.pod for holder in recorded if holder.ids == wanted}
+    return uids.pop() if len(uids) == 1 else None
+
+
 def _starting(
     pod: str, container: str | None, ids: frozenset[str], holders: Iterable[Holder]
 ) -> Starting:

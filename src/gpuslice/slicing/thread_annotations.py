@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from enum import Enum
 from typing import NoReturn
@@ -17,6 +17,8 @@ from gpuslice.slicing.threads import Percent, ThreadAmount, parse_amount, percen
 KEY = "gpuslice.io/threads"
 
 _LONGEST_SHOWN = 40
+# The agent keeps those of all pods of the node.
+_LONGEST_KEPT = 64
 
 
 class ThreadAnnotations(Enum):
@@ -25,6 +27,16 @@ class ThreadAnnotations(Enum):
     OFF = "off"  # nothing
     LOWER = "lower"  # less than the container was granted
     ANY = "any"  # any share
+
+
+def thread_annotations(annotations: Mapping[str, str], containers: Iterable[str]) -> dict[str, str]:
+    """Those that can apply to these containers. A text that is too long stays invalid."""
+    keys = [KEY, *(f"{KEY}.{container}" for container in containers)]
+    found = {key: annotations[key] for key in keys if key in annotations}
+    return {
+        key: text if len(text) <= _LONGEST_KEPT else f"{text[:_LONGEST_KEPT]}…"
+        for key, text in found.items()
+    }
 
 
 def wanted_threads(annotations: Mapping[str, str], container: str | None) -> ThreadAmount | None:

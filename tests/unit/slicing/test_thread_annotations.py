@@ -13,8 +13,10 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.thread_annotations import (
+    KEY,
     ThreadAnnotations,
     apply_annotation,
+    thread_annotations,
     wanted_threads,
 )
 from gpuslice.slicing.threads import Multiprocessors, Percent, ThreadAmount, sms_at
@@ -48,6 +50,20 @@ def test_the_annotation_of_a_container_takes_precedence_over_that_of_the_pod(
 def test_without_an_annotation_nothing_is_wanted() -> None:
     assert wanted_threads({"gpuslice.io/threads.side": "5%"}, "main") is None
     assert wanted_threads({"gpuslice.io/threads.side": "x"}, None) is None
+
+
+def test_only_annotations_that_can_apply_are_kept() -> None:
+    many = {f"gpuslice.io/threads.x{number}": "1%" for number in range(10_000)}
+    long = {
+        "gpuslice.io/threads": " " * 100_000 + "5%",
+        "gpuslice.io/threads.sms": "30%" + " " * 99,
+    }
+    kept = thread_annotations(many | POD | long, ["main", "side", "sms"])
+    assert set(kept) == {KEY, f"{KEY}.side", f"{KEY}.sms"}
+    assert sum(map(len, kept.values())) < 200
+    for container in ("main", "sms"):  # shortened ones are not valid
+        with pytest.raises(GrantRefused):
+            wanted_threads(kept, container)
 
 
 @pytest.mark.parametrize(

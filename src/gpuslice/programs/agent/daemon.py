@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents, PodEvents
-from gpuslice.cluster.pods import pod_annotations
+from gpuslice.cluster.pod_annotations import PodAnnotations
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
@@ -40,6 +39,7 @@ from gpuslice.programs.agent.watchdog_actions import WatchdogActions
 from gpuslice.programs.api_server import connect_if_needed
 from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
+from gpuslice.slicing.thread_annotations import thread_annotations
 from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -99,9 +99,7 @@ class Agent:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
-            binder = LateBinder(
-                state, timing, partial(pod_annotations, api) if api is not None else None
-            )
+            binder = LateBinder(state, timing, _pods(api, node_name))
             servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
             target = AgentTarget(
                 driver,
@@ -158,6 +156,10 @@ class Agent:
             # The process ends, so nothing else records it.
             await events.record(Code.CONFIGURATION_INVALID, str(error), EventType.WARNING)
             raise
+
+
+def _pods(api: ApiServer | None, node_name: str) -> PodAnnotations | None:
+    return None if api is None else PodAnnotations(api, node_name, thread_annotations)
 
 
 def _kubelet_socket(state: NodeState) -> str:

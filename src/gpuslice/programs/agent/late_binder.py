@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,6 +11,7 @@ from pathlib import Path
 from gpuslice.cdi.bound_specs import BoundSpecs, device_name, qualified
 from gpuslice.cdi.errors import CdiError
 from gpuslice.cluster.errors import ClusterError
+from gpuslice.cluster.pod_annotations import PodAnnotations
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
@@ -27,15 +28,12 @@ from gpuslice.kubelet.pod_resources import (
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.thread_shares import ThreadShares
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.grant import grant
-from gpuslice.slicing.holders import Holder, Starting, starting_container
+from gpuslice.slicing.holders import Holder, Starting, pod_uid, starting_container
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.thread_annotations import (
-    ThreadAnnotations,
-    apply_annotation,
-    wanted_threads,
-)
+from gpuslice.slicing.thread_annotations import ThreadAnnotations, apply_annotation
 from gpuslice.slicing.threads import ThreadAmount
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
@@ -43,8 +41,6 @@ from gpuslice.telemetry.logs import Logger, LogLevel
 log = Logger(__name__)
 
 _COLLECT, _PROBE = "collect", "probe"
-# Namespace and name of a pod -> its annotations. Raises ClusterError.
-ReadAnnotations = Callable[[str, str], Awaitable[Mapping[str, str]]]
 # A runtime that was never seen to read specifications probably ignores them.
 _SHORT_WAIT = 0.2
 
@@ -53,10 +49,10 @@ class LateBinder:
     """Writes specifications, removes those that nothing uses, and publishes whether they apply."""
 
     def __init__(
-        self, state: NodeState, timing: Timing, annotations: ReadAnnotations | None = None
+        self, state: NodeState, timing: Timing, pods: PodAnnotations | None = None
     ) -> None:
-        """`annotations` reads those of a pod; None: there is no API server."""
-        self._annotations = annotations
+        """`pods`: None if there is no API server."""
+        self._threads = ThreadShares(state, pods)
         self._state = state
         self._timing = timing
         self._lists = SharedList()
@@ -109,8 +105,8 @@ class LateBinder:
             )
         starting = await self._starting(pool.resource, ids)
         try:
-            wanted = await self._wanted_threads(starting)
-            adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
+            wanted = await self._wanted_threads(starting, pool.resource, ids)
+            adjust = partial(apply_annotation, wanted=wanted, policy=self._threads.policy)
             edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         except ClusterError as error:
             if name in specs:
@@ -150,10 +146,10 @@ class LateBinder:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_periodically())
             tasks.create_task(self._collect_periodically())
+            tasks.create_task(self._threads.run())
 
     async def _starting(self, resource: str, ids: Sequence[str]) -> Starting:
         socket = self._kubelet_socket()
-        checkpoint = partial(read_checkpoint, socket)
         listed: tuple[Holder, ...] = ()
         reason = "neither its list of containers nor its checkpoint has these devices"
         try:
@@ -163,8 +159,7 @@ class LateBinder:
             reason = str(error)
         starting = starting_container(ids, listed, lambda: ())
         if starting is None:
-            entries = await asyncio.to_thread(checkpoint)
-            recorded = tuple(one.holder for one in entries if one.resource == resource)
+            recorded = await self._recorded(resource)
             starting = starting_container(ids, listed, lambda: recorded)
         if starting is None:
             raise Refused(
@@ -174,23 +169,18 @@ class LateBinder:
             )
         return starting
 
-    @property
-    def _policy(self) -> ThreadAnnotations:
-        settings = self._state.current.settings
-        return ThreadAnnotations.OFF if settings is None else settings.thread_annotations
-
-    async def _wanted_threads(self, starting: Starting) -> ThreadAmount | None:
-        """Raises ClusterError or GrantRefused.
-
-        A pod that only the checkpoint of the kubelet has is not known by name: it gets what it was
-        granted.
-        """
-        if self._policy is ThreadAnnotations.OFF or not starting.is_named:
+    async def _wanted_threads(
+        self, starting: Starting, resource: str, ids: Sequence[str]
+    ) -> ThreadAmount | None:
+        """Raises ClusterError or GrantRefused."""
+        if self._threads.policy is ThreadAnnotations.OFF:
             return None
-        if self._annotations is None:
-            raise ClusterError("there is no API server: set node-name")
-        namespace, _, name = starting.pod.partition("/")
-        return wanted_threads(await self._annotations(namespace, name), starting.container)
+        return await self._threads.wanted(starting, pod_uid(ids, await self._recorded(resource)))
+
+    async def _recorded(self, resource: str) -> tuple[Holder, ...]:
+        """The containers that the checkpoint of the kubelet has."""
+        entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
+        return tuple(one.holder for one in entries if one.resource == resource)
 
     async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
         """Whether an earlier answer of Allocate, under other settings, names a specification.
