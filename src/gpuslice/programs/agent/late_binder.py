@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,22 +16,16 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
 from gpuslice.inject.container import Injection, edits_of_one
-from gpuslice.kubelet.checkpoint import read_checkpoint
 from gpuslice.kubelet.plugin_service import Refused
-from gpuslice.kubelet.pod_resources import (
-    Holders,
-    PodResources,
-    PodResourcesError,
-    SharedList,
-    pod_resources_socket,
-)
+from gpuslice.kubelet.pod_resources import Holders, PodResourcesError
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.kubelet_containers import KubeletContainers
 from gpuslice.programs.agent.thread_shares import ThreadShares
 from gpuslice.slicing.errors import GrantRefused
 from gpuslice.slicing.grant import grant
-from gpuslice.slicing.holders import Holder, Starting, pod_uid, starting_container
+from gpuslice.slicing.holders import Starting
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.thread_annotations import ThreadAnnotations, apply_annotation
 from gpuslice.slicing.threads import ThreadAmount
@@ -55,7 +49,7 @@ class LateBinder:
         self._threads = ThreadShares(state, pods)
         self._state = state
         self._timing = timing
-        self._lists = SharedList()
+        self._containers = KubeletContainers(state)
         self._plan: BindingPlan | None = None
         self._specs: BoundSpecs | None = None
         self._directory = ""
@@ -87,6 +81,12 @@ class LateBinder:
         except CdiError as error:
             raise Refused(error.code, f"{resource}: {error}") from error
 
+    async def require_one_resource(
+        self, resource: str, ids: Sequence[str], limited: Collection[str]
+    ) -> None:
+        """Call it before each start of a container. Raises Refused."""
+        await self._containers.require_one_resource(resource, ids, limited)
+
     async def bind(self, pool: Pool, injection: Injection, ids: Sequence[str]) -> None:
         """Call it before each start of a container. Raises Refused."""
         plan, specs = self._plan, self._specs
@@ -103,7 +103,7 @@ class LateBinder:
             raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
                 refusal
             )
-        starting = await self._starting(pool.resource, ids)
+        starting = await self._containers.starting(pool.resource, ids)
         try:
             wanted = await self._wanted_threads(starting, pool.resource, ids)
             adjust = partial(apply_annotation, wanted=wanted, policy=self._threads.policy)
@@ -148,39 +148,13 @@ class LateBinder:
             tasks.create_task(self._collect_periodically())
             tasks.create_task(self._threads.run())
 
-    async def _starting(self, resource: str, ids: Sequence[str]) -> Starting:
-        socket = self._kubelet_socket()
-        listed: tuple[Holder, ...] = ()
-        reason = "neither its list of containers nor its checkpoint has these devices"
-        try:
-            found = await self._lists.holders(PodResources(pod_resources_socket(socket)))
-            listed = found.get(resource, ())
-        except PodResourcesError as error:
-            reason = str(error)
-        starting = starting_container(ids, listed, lambda: ())
-        if starting is None:
-            recorded = await self._recorded(resource)
-            starting = starting_container(ids, listed, lambda: recorded)
-        if starting is None:
-            raise Refused(
-                Code.POD_UNKNOWN,
-                f"{resource}: the container waits because its limits cannot be set: the kubelet "
-                f"does not tell which pod it belongs to ({reason})",
-            )
-        return starting
-
     async def _wanted_threads(
         self, starting: Starting, resource: str, ids: Sequence[str]
     ) -> ThreadAmount | None:
         """Raises ClusterError or GrantRefused."""
         if self._threads.policy is ThreadAnnotations.OFF:
             return None
-        return await self._threads.wanted(starting, pod_uid(ids, await self._recorded(resource)))
-
-    async def _recorded(self, resource: str) -> tuple[Holder, ...]:
-        """The containers that the checkpoint of the kubelet has."""
-        entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
-        return tuple(one.holder for one in entries if one.resource == resource)
+        return await self._threads.wanted(starting, await self._containers.uid(resource, ids))
 
     async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
         """Whether an earlier answer of Allocate, under other settings, names a specification.
@@ -189,7 +163,7 @@ class LateBinder:
         """
         if name in specs:
             return True
-        entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
+        entries = await self._containers.checkpoint()
         return any(qualified(name) in entry.cdi_devices for entry in entries)
 
     async def _probe_periodically(self) -> None:
@@ -224,13 +198,10 @@ class LateBinder:
         and before each start the specification is written again.
         """
         specs = self._specs
-        if specs is None or not self._kubelet_socket().name:
+        if specs is None or not self._containers.socket.name:
             return
         try:
-            listed = await self._lists.holders(
-                PodResources(pod_resources_socket(self._kubelet_socket()))
-            )
-            keep = _names(listed)
+            keep = _names(await self._containers.listed())
             removed = await asyncio.to_thread(specs.collect, keep, self._timing.bound_spec_keep)
         except (PodResourcesError, CdiError) as error:
             self._conditions.set(
@@ -274,10 +245,6 @@ class LateBinder:
             reason=f"no container runtime reads {self._directory}: enable CDI in the runtime "
             "(containerd 1.7: enable_cdi = true), and create the directory before it starts",
         )
-
-    def _kubelet_socket(self) -> Path:
-        settings = self._state.current.settings
-        return Path("" if settings is None else settings.kubelet_socket)
 
 
 def _names(listed: Holders) -> frozenset[str]:
