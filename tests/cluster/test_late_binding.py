@@ -120,10 +120,12 @@ def test_limits_are_right_after_the_agent_was_killed_between_allocate_and_start(
     )
     node.agent.kill()
     assert not list(specifications(node).glob("gpuslice.io-c*"))
-    eventually(
-        lambda: cluster.pod("late")["status"]["initContainerStatuses"][0]["state"].get("running"),
-        "the init container runs",
-    )
+
+    def waits() -> bool:
+        statuses = cluster.pod("late")["status"].get("initContainerStatuses", [])
+        return any("running" in status["state"] for status in statuses)
+
+    eventually(waits, "the init container runs")
     cluster.kubectl("exec", "late", "-c", "first", "--", "touch", "/tmp/go")
     event(cluster, "late", "Failed")
     node.agent.start()
