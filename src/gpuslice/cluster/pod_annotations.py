@@ -115,6 +115,7 @@ class PodAnnotations:
                     self._known.pop(_key(step.object), None)
                 else:
                     self._keep(step.object)
+                del step  # a list is large, and the next change may be minutes away
 
     def _keep(self, pod: Pod) -> None:
         key = _key(pod)

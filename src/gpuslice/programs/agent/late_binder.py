@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
@@ -92,6 +93,7 @@ class LateBinder:
         plan, specs = self._plan, self._specs
         if plan is None or specs is None:
             return
+        began = time.monotonic()
         name = device_name(pool.resource, ids)
         if not plan.names_cdi and not await self._was_named(name, specs):
             return
@@ -138,6 +140,7 @@ class LateBinder:
             container=starting.container or "an init container",
             cdi=qualified(name),
             read=is_read,
+            took=f"{1e3 * (time.monotonic() - began):.0f}ms",
         )
         self._seen(is_read)
 
