@@ -9,7 +9,7 @@ import pytest
 from gpuslice.codes import Code
 from gpuslice.slicing.threads import sms_at
 
-from .bound import greedy
+from .bound import greedy, specifications
 from .harness import Cluster
 from .harness.daemonset import DaemonSetAgent
 from .harness.node import Mps
@@ -48,6 +48,7 @@ def test_every_pod_has_exactly_its_share_beside_all_others(
     nvidia: Cluster, whole: DaemonSetAgent
 ) -> None:
     gpus = len(whole.node.sim.gpus())
+    specifications(whole.node).mkdir(exist_ok=True)  # the patch for CDI mounts it
     whole.start({LARGE: gpus, SMALL: 2 * gpus}, config=CONFIG, GPUSLICE_BIND="cdi")
     pods = {f"large-{number}": LARGE for number in range(gpus)}
     pods |= {f"small-{number}": SMALL for number in range(2 * gpus)}
