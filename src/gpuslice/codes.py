@@ -38,6 +38,10 @@ class Code(StrEnum):
         "PodUnknown",
         "The kubelet does not tell which pod a container that starts belongs to.",
     )
+    MIXED_SHARES = (
+        "MixedShares",
+        "A container requests shares with limits of several resources.",
+    )
     ANNOTATION_INVALID = "AnnotationInvalid", "An annotation of a pod is not valid."
     ANNOTATIONS_UNKNOWN = "AnnotationsUnknown", "The annotations of a pod cannot be read."
     LIMITS_BOUND = (

@@ -102,6 +102,8 @@ def test_two_processes_that_each_take_the_limit_are_reported(rig: Rig, daemon: M
                 found = metrics(address)
                 assert found[used] > 3000 << 20
                 assert found[f"gpuslice_container_memory_granted_bytes{{{labels}}}"] == 2 * GIB
+                allowed = 2 * GIB + 2 * 256 * (1 << 20)
+                assert found[f"gpuslice_container_memory_allowed_bytes{{{labels}}}"] == allowed
                 assert found[f'gpuslice_memory_violations_total{{uuid="{uuid}"}}'] == 1
                 assert found["gpuslice_watchdog_watching"] == 1
                 second.stop()

@@ -242,6 +242,20 @@ def test_the_watchdog_uses_the_api_server_only_with_a_patch_of_its_own() -> None
     }
 
 
+def test_annotations_need_the_right_to_read_pods_and_a_patch_of_their_own() -> None:
+    patches = ROOT / "deploy" / "patches"
+    patch = yaml.safe_load((patches / "agent-thread-annotations.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    assert variables(spec["containers"][0]) == {"NODE_NAME", "GPUSLICE_THREAD_ANNOTATIONS"}
+    text = (patches / "agent-thread-annotations-permissions.yaml").read_text()
+    account = pod("gpuslice-agent")["serviceAccountName"]
+    assert permissions(account, list(yaml.safe_load_all(text))) == {
+        ("", "", "pods"): {"get", "list", "watch"}
+    }
+    assert "`deploy/patches/agent-thread-annotations.yaml`" in SECURITY
+
+
 def variables(container: Object) -> set[str]:
     return {entry["name"] for entry in container["env"]}
 

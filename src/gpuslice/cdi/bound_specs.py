@@ -6,6 +6,7 @@ as the pod exists, and an agent that restarts finds the name again without any s
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ VENDOR, CLASS = "gpuslice.io", "container"
 
 _PREFIX, _SUFFIX = f"{VENDOR}-", ".json"
 _PROBE = "probe"
+# Each needs an inotify instance while it waits. By default, a user has 128 on the whole node.
+_MOST_AT_ONCE = 16
 
 
 def device_name(resource: str, ids: Iterable[str]) -> str:
@@ -43,6 +46,7 @@ class BoundSpecs:
         self._directory = directory
         # Files that the runtime has perhaps not read since they changed.
         self._unread: set[str] = set()
+        self._writing = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def __contains__(self, name: str) -> bool:
         return self._path(name).exists()
@@ -103,7 +107,8 @@ class BoundSpecs:
 
     async def _write(self, path: Path, content: bytes, seconds: float) -> bool:
         try:
-            return await replace_and_await_reader(path, content, seconds)
+            async with self._writing:
+                return await replace_and_await_reader(path, content, seconds)
         except OSError as error:
             raise CdiError(
                 f"{path} cannot be written ({error.strerror}): mount the host's "

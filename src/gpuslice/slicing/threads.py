@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -11,6 +12,8 @@ _SMS_PER_TPC = 2
 _WHOLE_GPU = 100
 # The first architecture with static partitions.
 _AMPERE = (8, 0)
+
+_AMOUNT = re.compile(r"(?P<count>[0-9]{1,5})\s*(?P<unit>%|SMs?)", re.ASCII)
 
 
 class ThreadStrategy(Enum):
@@ -43,7 +46,23 @@ class Multiprocessors:
         return f"{self.count} SMs"
 
 
-ThreadRule = ThreadStrategy | Percent | Multiprocessors
+ThreadAmount = Percent | Multiprocessors
+ThreadRule = ThreadStrategy | ThreadAmount
+
+
+def parse_amount(text: str) -> ThreadAmount | None:
+    """`30%` or `20 SMs`; None: another text. Raises ValueError, which states the remedy."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    count = int(match["count"])
+    if match["unit"] == "%":
+        if not 1 <= count <= _WHOLE_GPU:
+            raise ValueError("use a percentage from 1% to 100%")
+        return Percent(count)
+    if not count:
+        raise ValueError("use at least 1 SM")
+    return Multiprocessors(count)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,10 @@ class DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerMemory:
-    """The memory of one GPU that a container uses, and what it was granted."""
+    """The memory of one GPU that a container uses, and what it was granted.
+
+    The watchdog acts beyond what is allowed, which includes slack.
+    """
 
     namespace: str
     pod: str
@@ -33,6 +36,7 @@ class ContainerMemory:
     gpu: str
     used_bytes: int
     granted_bytes: int
+    allowed_bytes: int
 
 
 class Metrics(Protocol):

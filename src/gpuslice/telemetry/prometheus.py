@@ -214,12 +214,19 @@ def _watchdog(recorder: Recorder) -> Iterable[Metric]:
         "Memory of the GPU that the container was granted.",
         labels=labels,
     )
+    allowed = GaugeMetricFamily(
+        "gpuslice_container_memory_allowed_bytes",
+        "Memory of the GPU beyond which the watchdog acts: what was granted, and slack.",
+        labels=labels,
+    )
     for one in recorder.container_memories:
         names = [one.namespace, one.pod, one.container, one.gpu]
         used.add_metric(names, one.used_bytes)
         granted.add_metric(names, one.granted_bytes)
+        allowed.add_metric(names, one.allowed_bytes)
     yield used
     yield granted
+    yield allowed
     yield GaugeMetricFamily(
         "gpuslice_unattributed_processes",
         "Processes on GPUs that belong to no container with shares. The watchdog ignores them.",

@@ -18,10 +18,10 @@ from .kube import Object
 from .node import Node
 from .waiting import eventually
 
-_DEPLOY = Path(__file__).parents[3] / "deploy"
-MANIFEST = _DEPLOY / "manifests" / "nvidia.yaml"
-LABELS = _DEPLOY / "manifests" / "nvidia-labels.yaml"
-CDI_PATCH = _DEPLOY / "patches" / "nvidia-cdi.yaml"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+MANIFEST = DEPLOY / "manifests" / "nvidia.yaml"
+LABELS = DEPLOY / "manifests" / "nvidia-labels.yaml"
+CDI_PATCH = DEPLOY / "patches" / "nvidia-cdi.yaml"
 NAMESPACE = "kube-system"
 ACCOUNT = "nvidia-device-plugin"
 

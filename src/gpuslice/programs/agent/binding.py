@@ -33,6 +33,11 @@ def binds_late(pool: Pool) -> bool:
     return pool.sharing is SharingStrategy.MEMORY or bool(pool.daemons)
 
 
+def limited_resources(pools: Iterable[Pool]) -> frozenset[str]:
+    """Those whose containers get limits. Of these, a container can have one."""
+    return frozenset(pool.resource for pool in pools if binds_late(pool))
+
+
 def plan_binding(settings: Settings, pools: Iterable[Pool]) -> BindingPlan | None:
     """None: no pool has limits. Raises ProgramError if CDI is required and cannot be used. Blocks.
 

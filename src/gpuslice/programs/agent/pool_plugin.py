@@ -18,7 +18,7 @@ from gpuslice.kubelet.wire import DeviceGroup
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
-from gpuslice.programs.agent.binding import binds_late
+from gpuslice.programs.agent.binding import binds_late, limited_resources
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.memory_limiter import MemoryLimiter
@@ -149,6 +149,9 @@ class PoolPlugin:
                     f"{self.name}: the container waits because its limits would not be enforced: "
                     f"{error}",
                 ) from error
+        limited = limited_resources(self._plan.pools)
+        if self.name in limited and len(limited) > 1:
+            await self._binder.require_one_resource(self.name, ids, limited)
         await self._limiter.require(self._pool, ids)
         if binds_late(self._pool):
             await self._binder.bind(self._pool, self._plan.injection, ids)
@@ -194,11 +197,13 @@ class PoolPlugin:
 
 
 def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
-    """Whether containers must not start before their GPU and their MPS daemon are checked."""
+    """Whether containers must not start before their GPU, MPS daemon and shares are checked."""
     if pool.sharing is SharingStrategy.MEMORY:
         return True
     if plan.binding is not None and plan.binding.names_cdi and binds_late(pool):
         return True
     if has_memory_shares(pool) and plan.settings.memory_limits.mode is not MemoryLimitMode.OFF:
+        return True
+    if binds_late(pool) and len(limited_resources(plan.pools)) > 1:
         return True
     return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

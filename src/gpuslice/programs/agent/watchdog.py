@@ -25,7 +25,7 @@ from gpuslice.telemetry.logs import Logger, LogLevel
 from gpuslice.telemetry.metrics import ContainerMemory, Metrics
 from gpuslice.watchdog.attribution import Attribution, Usage, attribute, watched_gpus
 from gpuslice.watchdog.container_names import ContainerName
-from gpuslice.watchdog.decision import Policy, Violations, decide
+from gpuslice.watchdog.decision import Policy, Violations, allowed_bytes, decide
 from gpuslice.watchdog.process_files import sees_only_itself
 from gpuslice.watchdog.scan import Containers, GpuProcesses, read_containers, read_gpu_processes
 
@@ -102,15 +102,16 @@ class Watchdog:
         self, settings: Settings, pools: tuple[Pool, ...], indices: Mapping[str, int]
     ) -> None:
         read, attribution = await self._read(settings, pools, indices)
-        self._metrics.container_memory(
-            [_memory(usage) for usage in attribution.usages], attribution.unattributed
-        )
         watchdog = settings.watchdog
+        slack = watchdog.slack_mib * _MIB
+        self._metrics.container_memory(
+            [_memory(usage, slack) for usage in attribution.usages], attribution.unattributed
+        )
         policy = Policy(
             self._actions.possible(watchdog.mode),
             watchdog.grace_seconds,
             self._timing.watchdog_step,
-            watchdog.slack_mib * _MIB,
+            slack,
         )
         now = asyncio.get_running_loop().time()
         decision = decide(self._violations, attribution.usages, policy, now, read.unread)
@@ -210,8 +211,14 @@ def _missing_right(settings: Settings) -> str | None:
     return None
 
 
-def _memory(usage: Usage) -> ContainerMemory:
+def _memory(usage: Usage, slack_bytes: int) -> ContainerMemory:
     name = usage.container.name
     return ContainerMemory(
-        name.namespace, name.pod, name.container, usage.gpu, usage.used_bytes, usage.granted_bytes
+        name.namespace,
+        name.pod,
+        name.container,
+        usage.gpu,
+        usage.used_bytes,
+        usage.granted_bytes,
+        allowed_bytes(usage, slack_bytes),
     )
