@@ -21,6 +21,7 @@ QUICK = {
     "watchdog_scan": 0.2,
     "watchdog_step": 0.3,
     "mps_restart": 0.05,
+    "mps_drain": 0.3,
     "directory_resync": 1.0,
     "metrics_cache": 0.001,
 }

@@ -225,7 +225,7 @@ def test_default_limits_that_somebody_changed_are_set_right(
             command(rig, pipe, line)
             program.wait_for_code(Code.MPS_DEFAULT_CHANGED, times=logged + 1)
             assert command(rig, pipe, "get_default_active_thread_percentage") == "25.0"
-            assert command(rig, pipe, "get_default_device_pinned_mem_limit 1") == "3840M"
+            assert command(rig, pipe, "get_default_device_pinned_mem_limit 1") == "3G"
         assert bare(rig, 1).device["limit_bytes"] == 3840 * MIB
 
         def reasons() -> list[str]:
@@ -332,7 +332,7 @@ def test_shared_memory_is_a_bounded_tmpfs_that_outlives_a_killed_program_and_not
         rig.config(TWO.replace("rename: two", "rename: three"))
         os.kill(daemons(rig)["nvidia.com/two"], signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
-        host.wait_for_code(Code.MPS_STARTED, "resource=nvidia.com/three")
+        host.wait_for_code(Code.MPS_STARTED, "daemon=nvidia.com/three")
         wait_until_ready(rig)
         assert [path.name for path in (seen / "one" / "shm").iterdir()] == ["in-use"]
         assert (seen / "three" / "shm").is_mount()

@@ -24,10 +24,11 @@ AGENT = DaemonProgram(
     ),
     is_drop_in=False,
 )
+AGENT_DEFAULTS = Settings()
 
 
 def run_agent_command(args: Sequence[str]) -> None:
-    run_agent_program(AGENT, args, Settings())
+    run_agent_program(AGENT, args, AGENT_DEFAULTS)
 
 
 def run_agent_program(program: DaemonProgram, args: Sequence[str], defaults: Settings) -> None:

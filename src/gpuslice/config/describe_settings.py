@@ -119,7 +119,12 @@ def _memory(settings: Settings) -> dict[str, object]:
         "threads": _threads(memory.threads),
         "advertise": memory.advertise.value,
         "ids": memory.ids.value,
-        "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
+        "mps": {
+            "mode": mps.mode.value,
+            **_if_set("pipeDirectory", mps.pipe),
+            "check": mps.check.value,
+            **_if_set("shm", mps.shm),
+        },
     }
 
 

@@ -14,18 +14,22 @@ PRIVILEGED_CONTROL = "control_privileged"
 
 _PIPE = "pipe"
 SHM = "shm"
+DRAINING = ".draining"
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPaths:
-    """The files of one daemon. Its name is a resource, so they are two levels below the root."""
+    """The files of one daemon.
 
-    resource: str
+    Its name is a resource, with a slash, or the UUID of the GPU whose memory is sliced.
+    """
+
+    name: str
     root: Path = ROOT
 
     @property
     def directory(self) -> Path:
-        return self.root / self.resource
+        return self.root / self.name
 
     @property
     def pipe(self) -> Path:
@@ -46,6 +50,11 @@ class DaemonPaths:
         return self.directory / ".started"
 
     @property
+    def draining(self) -> Path:
+        """Exists while a daemon of ours waits for its clients before it stops."""
+        return self.directory / DRAINING
+
+    @property
     def pid_file(self) -> Path:
         return self.pipe / "nvidia-cuda-mps-control.pid"
 
@@ -60,8 +69,8 @@ def shm_directory(root: Path) -> Path:
     return root / SHM
 
 
-def resource_of(pipe_directory: str) -> str | None:
-    """The resource whose daemon listens there; None if it is another directory."""
+def daemon_of(pipe_directory: str) -> str | None:
+    """The name of the daemon that listens there; None if it is another directory."""
     path = Path(pipe_directory)
     if path.name != _PIPE or not path.is_relative_to(ROOT):
         return None

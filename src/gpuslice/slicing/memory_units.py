@@ -80,7 +80,12 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
     ordered = sorted(sliced, key=lambda gpu: gpu.minor)
     parts = tuple(_part(gpu, _units(gpu, rule), rule) for gpu in ordered)
     pool = Pool(
-        rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit, advertise=rule.advertise
+        rule.resource,
+        parts,
+        SharingStrategy.MEMORY,
+        unit=rule.unit,
+        advertise=rule.advertise,
+        daemon_per_gpu=rule.limited and rule.daemon_per_gpu,
     )
     fitting = _fitting(pool, rule)
     if fitting != pool:
@@ -116,9 +121,15 @@ def _part(gpu: Gpu, units: int, rule: MemoryRule) -> Part:
         whole(gpu),
         _ids(gpu, units, rule.ids),
         Share(rule.unit.mib, threads),
-        daemon=rule.resource if rule.limited else None,
+        daemon=_daemon(gpu, rule),
         numa_node=gpu.numa_node,
     )
+
+
+def _daemon(gpu: Gpu, rule: MemoryRule) -> str | None:
+    if not rule.limited:
+        return None
+    return gpu.uuid if rule.daemon_per_gpu else rule.resource
 
 
 def _ids(gpu: Gpu, units: int, form: IdForm) -> DeviceIds:
@@ -139,7 +150,7 @@ def _units(gpu: Gpu, rule: MemoryRule) -> int:
 
 def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
     if rule.limited and not can_limit(gpu):
-        return f"{why_not_limited(gpu)}. Without mps-pipe, memory is counted and not limited"
+        return f"{why_not_limited(gpu)}. With mps-mode none, memory is counted and not limited"
     if rule.limited and (reason := why_no_threads(rule.threads, gpu.multiprocessors)):
         return reason
     if not _units(gpu, rule):

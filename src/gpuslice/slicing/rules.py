@@ -166,6 +166,8 @@ class MemoryRule:
     advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
     limited: bool = False
+    # Whether each GPU has an MPS control daemon of its own. Otherwise one serves all of them.
+    daemon_per_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,15 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import load_settings
 from gpuslice.config.option_definition import OptionKind
 from gpuslice.config.option_values import collect_option_values
-from gpuslice.config.settings import Bind, DeviceId, DeviceList, Discovery, MpsCheck, Settings
+from gpuslice.config.settings import (
+    HOST_SHM,
+    Bind,
+    DeviceId,
+    DeviceList,
+    Discovery,
+    MpsCheck,
+    Settings,
+)
 from gpuslice.config.watchdog_settings import WatchdogMode
 from gpuslice.slicing.rules import Advertise, IdForm, MemoryRule, MigStrategy, Policy
 from gpuslice.slicing.thread_annotations import ThreadAnnotations
@@ -189,6 +197,10 @@ OURS = [
         "sharing: {memory: {ids: short}}", invalid=("tiny", ""),
     ),
     Row(
+        "mps-shm", "GPUSLICE_MPS_SHM", "memory_mps.shm", None, "host", HOST_SHM,
+        "sharing: {memory: {mps: {shm: host}}}", invalid=("shm",),
+    ),
+    Row(
         "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",
         "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}", invalid=("mps", "/" + "x" * 99),
     ),
@@ -337,15 +349,16 @@ def test_every_option_that_is_a_setting_has_a_row() -> None:
         "config-file", "lenient", "config-file-srcdir", "node-name", "node-label", "pod-name",
         "default-config", "fallback-strategies", "kubeconfig", "labels", "metrics-address",
         "log-level", "log-format",
-        # Settings that depend on others: test_load.py.
+        # Settings that depend on others: test_load.py, test_memory_mps.py.
         "disabled-xids", "enabled-xids", "nested-env", "nested-devices",
+        "mps-mode",
     }  # fmt: skip
     assert {option.name for option in OPTIONS} == {row.flag for row in ROWS} | elsewhere
 
 
 def test_a_row_has_a_file_key_if_the_option_has_one() -> None:
     with_key = {option.name for option in OPTIONS if option.key}
-    assert with_key == {row.flag for row in ROWS if row.yaml} | {"nested-env"}
+    assert with_key == {row.flag for row in ROWS if row.yaml} | {"nested-env", "mps-mode"}
 
 
 def test_names_and_variables_are_used_once() -> None:
