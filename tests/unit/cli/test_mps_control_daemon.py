@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gpuslice.cli import mps_control_daemon
+from gpuslice.cli.daemon_program import DaemonProgram
 from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.timing import Timing
 
@@ -46,11 +47,17 @@ def the_daemon_set(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_manifest_uses_variables_and_paths_that_the_program_knows() -> None:
-    daemon_set = the_daemon_set("nvidia-mps.yaml")
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("nvidia-mps.yaml", mps_control_daemon.PROGRAM), ("agent-mps.yaml", mps_control_daemon.MPS)],
+)
+def test_the_manifest_uses_variables_and_paths_that_the_program_knows(
+    name: str, program: DaemonProgram
+) -> None:
+    daemon_set = the_daemon_set(name)
     pod = daemon_set["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert container["command"] == [mps_control_daemon.PROGRAM.name]
+    assert container["command"] == program.name.split()
     # To wait for clients, to quit, to be killed and to have the driver set modes.
     timing = Timing()
     seconds = timing.mps_drain + timing.mps_quit + 2 * timing.mps_exit + 60

@@ -1,0 +1,100 @@
+"""Slices from the manifests alone: nobody starts MPS on the nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.peers.build import Say
+
+from .build import Binaries
+from .harness import Cluster, NodeSpec, eventually
+from .harness.deployment import Deployment
+from .harness.kube import Object
+from .pods import check_slice, seen, slice_pod
+
+MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
+NODE = "node-a"
+# Of a GPU with 15 GiB.
+UNITS = 15
+DEFAULT, EXCLUSIVE_PROCESS = 0, 3
+
+
+@pytest.fixture(scope="module")
+def cluster(binaries: Binaries, say: Say, image_archive: Path) -> Iterator[Cluster]:
+    """A node with our image and two GPUs in their default mode. Nothing of ours runs."""
+    with Cluster([NodeSpec(NODE, agent=(), mps=False)], binaries=binaries, say=say) as cluster:
+        cluster.node(NODE).import_images([image_archive])
+        yield cluster
+
+
+def things(*names: str) -> list[Object]:
+    return [thing for name in names for thing in yaml.safe_load_all((MANIFESTS / name).read_text())]
+
+
+@pytest.fixture
+def mps(cluster: Cluster) -> Iterator[Deployment]:
+    """Both DaemonSets; the one with the MPS daemons."""
+    with ExitStack() as stack:
+        mps = stack.enter_context(Deployment(cluster, things("rbac.yaml", "agent-mps.yaml")))
+        agent = stack.enter_context(Deployment(cluster, things("agent.yaml")))
+        mps.wait_for_pods(NODE)
+        agent.wait_for_pods(NODE)
+        cluster.wait_for_amount(NODE, UNITS)  # of one GPU
+        yield mps
+        cluster.delete_pods()
+    for gpu in cluster.node(NODE).sim.gpus():
+        assert gpu.compute_mode == DEFAULT
+
+
+def test_pods_are_held_to_exactly_their_slices(cluster: Cluster, mps: Deployment) -> None:
+    for gpu in cluster.node(NODE).sim.gpus():
+        assert gpu.compute_mode == EXCLUSIVE_PROCESS
+    found = {}
+    for name, units in (("large", 9), ("small", 2), ("other", 8)):
+        cluster.create(slice_pod(name, units))
+        cluster.wait_for_pod(name)
+        found[name] = check_slice(cluster, NODE, name, units)
+    for seen_by in found.values():
+        pipe = f"/mps/{seen_by.device['uuid']}/pipe"
+        assert seen_by.variables["CUDA_MPS_PIPE_DIRECTORY"] == pipe
+    assert found["large"].device["uuid"] != found["other"].device["uuid"]
+    # A tmpfs that the daemon and the containers of one GPU share.
+    cluster.kubectl("exec", "large", "--", "touch", "/dev/shm/of-large")
+    assert "of-large" in cluster.kubectl("exec", "small", "--", "ls", "/dev/shm")
+    assert "of-large" not in cluster.kubectl("exec", "other", "--", "ls", "/dev/shm")
+    [pod] = mps.pods()
+    assert "of-large" in mps.execute(pod, "sh", "-c", "ls /mps/GPU-*/shm")
+    assert "MPSSharedMemoryNotBounded" not in mps.log(pod)
+
+
+def test_pods_start_with_their_limits_after_the_mps_pod_is_replaced(
+    cluster: Cluster, mps: Deployment
+) -> None:
+    cluster.create(slice_pod("before", 6))
+    cluster.wait_for_pod("before")
+    check_slice(cluster, NODE, "before", 6)
+    [old] = mps.pods()
+    # A new version: nothing happens until the pod of the node is deleted.
+    place = f"--namespace={mps.namespace}"
+    cluster.kubectl("rollout", "restart", "daemonset", mps.name, place)
+    cluster.kubectl("delete", "pod", old["metadata"]["name"], place, "--wait=false")
+    mps.wait_for_pods(NODE, other_than=[old])
+    cluster.wait_for_amount(NODE, 6 + UNITS)
+    cluster.create(slice_pod("after", 7))
+    cluster.wait_for_pod("after")
+    check_slice(cluster, NODE, "after", 7)
+    # Its program lost its daemon, so the kubelet has started it again, with the new one.
+    eventually(lambda: restarts(cluster, "before") > 0, "the container has started again")
+    cluster.wait_for_pod("before")
+    check_slice(cluster, NODE, "before", 6)
+    assert seen(cluster, "before").report["mps"] is True
+
+
+def restarts(cluster: Cluster, name: str) -> int:
+    [status] = cluster.pod(name)["status"]["containerStatuses"]
+    return int(status["restartCount"])
