@@ -98,12 +98,12 @@ def test_an_upgrade_of_the_agent_leaves_pods_alone_and_books_nothing_twice(
     with Deployment(cluster, external_agent()) as agents:
         agents.wait_for_pods("node-a", "node-b")
         for node in ("node-a", "node-b"):
-            cluster.wait_for_amount(node, 15)
+            cluster.wait_for_amount(node, 14)
         cluster.create(slice_pod("before", 9))
         cluster.wait_for_pod("before")
         first = container_status(cluster.pod("before"))
         agents.restart()
-        cluster.wait_for_amount("node-a", 9 + 15)
+        cluster.wait_for_amount("node-a", 9 + 14)
         cluster.create(slice_pod("after", 9))
         cluster.wait_for_pod("after")
         assert container_status(cluster.pod("before")) == first
@@ -116,7 +116,7 @@ def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> 
     with Deployment(cluster, external_agent()) as agents:
         [pod, _] = agents.wait_for_pods("node-a", "node-b")
         node = pod["spec"]["nodeName"]
-        cluster.wait_for_amount(node, 15)
+        cluster.wait_for_amount(node, 14)
         cluster.node(node).run(["pkill", "-KILL", "-f", "gpuslice agent"])
 
         def restarted() -> bool:
@@ -124,7 +124,7 @@ def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> 
             return any(container_status(p)["restartCount"] == 1 for p in pods)
 
         eventually(restarted, "the kubelet has started the container again")
-        cluster.wait_for_amount(node, 15)
+        cluster.wait_for_amount(node, 14)
         cluster.create(slice_pod("train", 6, node))
         cluster.wait_for_pod("train")
         check_slice(cluster, node, "train", 6)

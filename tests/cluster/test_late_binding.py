@@ -22,7 +22,7 @@ from .pods import (
 )
 
 NODE, UNITS = "node-b", 4 * 44
-AGENT = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all")
+AGENT = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all", "--memory-reserve=0")
 
 
 @pytest.fixture(params=["cdi", "auto"])

@@ -12,6 +12,7 @@ from gpuslice.config.option_values import OptionValues
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions, startup_options
 from gpuslice.config.timing import read_timing
+from gpuslice.slicing.rules import MemoryRule, Rules
 
 AGENT = DaemonProgram(
     "gpuslice agent",
@@ -24,7 +25,8 @@ AGENT = DaemonProgram(
     ),
     is_drop_in=False,
 )
-AGENT_DEFAULTS = Settings()
+# Slices reach their limits, also on a full GPU.
+AGENT_DEFAULTS = Settings(rules=Rules(memory=MemoryRule(reserve_mib=None)))
 
 
 def run_agent_command(args: Sequence[str]) -> None:

@@ -27,6 +27,7 @@ from gpuslice.config.value_parsers import (
     parse_memory_selection,
     parse_memory_unit,
     parse_threads,
+    parse_unit_reserve,
 )
 from gpuslice.config.watchdog_settings import WatchdogSettings
 from gpuslice.config.xid_list import parse_xid_list
@@ -114,7 +115,7 @@ def _memory(
         reserve_mib=(
             base.reserve_mib
             if reserve is None
-            else parse_memory_reserve(reserve.source, reserve.text)
+            else parse_unit_reserve(reserve.source, reserve.text)
         ),
         threads=base.threads if threads is None else parse_threads(threads.source, threads.text),
         ids=options.choice("memory-ids", base.ids),

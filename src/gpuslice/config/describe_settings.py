@@ -115,7 +115,7 @@ def _memory(settings: Settings) -> dict[str, object]:
         "resource": memory.resource,
         "devices": _selection(memory.devices),
         "unit": str(memory.unit),
-        "reserve": _size(memory.reserve_mib),
+        "reserve": "auto" if memory.reserve_mib is None else _size(memory.reserve_mib),
         "threads": _threads(memory.threads),
         "advertise": memory.advertise.value,
         "ids": memory.ids.value,

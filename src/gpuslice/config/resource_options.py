@@ -30,8 +30,9 @@ MEMORY_OPTIONS = (
     ),
     Option(
         "memory-reserve",
-        "Memory of each GPU that is not divided into units, for the MPS server.",
-        "0",
+        "Memory of each GPU that is not divided into units: a size, or auto for what the driver "
+        "and the MPS server need.",
+        "auto with gpuslice agent, 0 otherwise",
         ("GPUSLICE_MEMORY_RESERVE",),
         key="sharing.memory.reserve",
     ),

@@ -15,6 +15,7 @@ from gpuslice.slicing.limits import can_limit, why_not_limited
 from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
+from gpuslice.slicing.reserve import reserve_mib
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
 from gpuslice.slicing.threads import share_of_threads, why_no_threads, why_rounded
@@ -145,7 +146,7 @@ def _ids(gpu: Gpu, units: int, form: IdForm) -> DeviceIds:
 
 
 def _units(gpu: Gpu, rule: MemoryRule) -> int:
-    return rule.unit.units_in(gpu.memory_mib - rule.reserve_mib)
+    return rule.unit.units_in(gpu.memory_mib - reserve_mib(gpu, rule))
 
 
 def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
@@ -155,8 +156,8 @@ def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
         return reason
     if not _units(gpu, rule):
         return (
-            f"its memory of {gpu.memory_mib} MiB, of which {rule.reserve_mib} MiB are reserved, is "
-            f"smaller than one unit of {rule.unit}. Use a smaller unit or reserve"
+            f"its memory of {gpu.memory_mib} MiB, of which {reserve_mib(gpu, rule)} MiB are "
+            f"reserved, is smaller than one unit of {rule.unit}. Use a smaller unit or reserve"
         )
     return ""
 

@@ -159,8 +159,8 @@ class MemoryRule:
     devices: Selection = ALL
     resource: str = GPUSHARE_RESOURCE
     unit: MemoryUnit = GIB
-    # Memory of each GPU that no unit contains.
-    reserve_mib: int = 0
+    # Memory of each GPU that no unit contains; None: what the driver and MPS need of it.
+    reserve_mib: int | None = 0
     threads: ThreadRule = ThreadStrategy.PROPORTIONAL
     ids: IdForm = IdForm.AUTO
     advertise: Advertise = Advertise.ONE_GPU

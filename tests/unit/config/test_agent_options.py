@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuslice.cli.agent import AGENT_DEFAULTS
 from gpuslice.cli.go_flags import parse_flags
 from gpuslice.cli.nvidia import DEFAULTS
 from gpuslice.config.agent_options import OPTIONS
@@ -54,7 +55,7 @@ class Row:
 
     @property
     def defaults(self) -> Settings:
-        return Settings() if self.attribute.startswith("rules.memory.") else DEFAULTS
+        return AGENT_DEFAULTS if self.attribute.startswith("rules.memory.") else DEFAULTS
 
     def __str__(self) -> str:
         return self.flag
@@ -179,7 +180,8 @@ OURS = [
         MemoryUnit(256), "sharing: {memory: {unit: 256MiB}}", invalid=("6GB", ""),
     ),
     Row(
-        "memory-reserve", "GPUSLICE_MEMORY_RESERVE", "rules.memory.reserve_mib", 0, "1GiB", 1024,
+        "memory-reserve", "GPUSLICE_MEMORY_RESERVE", "rules.memory.reserve_mib", None, "1GiB",
+        1024,
         "sharing: {memory: {reserve: 1GiB}}", invalid=("x", "512"),
     ),
     Row(
@@ -319,7 +321,7 @@ def test_a_flag_overrides_a_variable_and_a_variable_the_file(row: Row, tmp_path:
     default = next(option for option in OPTIONS if option.name == row.flag).default
     plain = {"the driver root": "/", "": ""}.get(default, default)
     # Their defaults differ between the programs.
-    plain = {"memory-devices": "none", "bind": "env"}.get(row.flag, plain)
+    plain = {"memory-devices": "none", "bind": "env", "memory-reserve": "auto"}.get(row.flag, plain)
     file = tmp_path / "config.yaml"
     file.write_text(row.yaml)
     other = {row.variable: row.text}
