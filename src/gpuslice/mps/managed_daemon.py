@@ -333,8 +333,10 @@ class ManagedDaemon:
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
         process = await self._find_process() or self._process
+        # Without a time limit, a daemon waits for its clients, however long they run.
+        seconds = max(int(self._timing.mps_quit / 2), 1)
         with contextlib.suppress(MpsUnavailable):
-            await self._control.command("quit", self._timing.mps_quit)
+            await self._control.command(f"quit -t {seconds}", self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
 
