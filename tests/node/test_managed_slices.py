@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -141,6 +142,25 @@ def test_a_killed_program_leaves_daemons_that_the_next_one_adopts(rig: Rig) -> N
                 assert daemons(rig) == before
                 assert is_running(held.pid)
         assert daemons(rig) == {}
+
+
+def test_daemons_of_a_killed_program_that_keep_gpus_of_new_ones_are_stopped(rig: Rig) -> None:
+    """And no others: they may belong to another program."""
+    devices = "sharing: {mps: {resources: [{name: gpu, devices: [%d], replicas: 2, rename: %s}]}}"
+    with ExitStack() as stack:
+        for number, name in ((0, "a"), (1, "b")):
+            rig.config(devices % (number, name))
+            killed = stack.enter_context(program(rig, "mps", "--memory-devices=none"))
+            killed.wait_for_code(Code.MPS_STARTED, f"daemon=nvidia.com/{name}")
+            killed.kill()
+        assert sorted(daemons(rig)) == ["nvidia.com/a", "nvidia.com/b"]
+        rig.config(MANAGED.replace("reserve", "devices: [0], reserve"))
+        with served(rig) as mps:
+            mps.wait_for_code(Code.MPS_REPLACED, "daemon=nvidia.com/a")
+            mps.wait_for_code(Code.MPS_STARTED, f"daemon={uuids(rig)[0]}")
+            assert sorted(daemons(rig)) == sorted([uuids(rig)[0], "nvidia.com/b"])
+            assert not (rig.mps_root / "nvidia.com" / "a" / ".started").exists()
+            assert compute_modes(rig) == [EXCLUSIVE_PROCESS] * 2
 
 
 def test_a_restarted_agent_finds_the_daemons(rig: Rig) -> None:

@@ -13,6 +13,7 @@ CONTROL = "control"
 PRIVILEGED_CONTROL = "control_privileged"
 
 _PIPE = "pipe"
+_STARTED = ".started"
 SHM = "shm"
 DRAINING = ".draining"
 
@@ -47,7 +48,7 @@ class DaemonPaths:
     @property
     def started(self) -> Path:
         """Exists while a daemon of ours runs or starts. Lists its GPUs, one per line."""
-        return self.directory / ".started"
+        return self.directory / _STARTED
 
     @property
     def draining(self) -> Path:
@@ -57,6 +58,14 @@ class DaemonPaths:
     @property
     def pid_file(self) -> Path:
         return self.pipe / "nvidia-cuda-mps-control.pid"
+
+
+def started_daemons(root: Path) -> list[str]:
+    """The names of daemons of ours that were started and not stopped."""
+    # A resource has two parts, a GPU one.
+    patterns = (f"*/*/{_STARTED}", f"GPU-*/{_STARTED}")
+    found = (path.parent for pattern in patterns for path in root.glob(pattern))
+    return sorted(str(path.relative_to(root)) for path in found)
 
 
 def ready_file(root: Path) -> Path:

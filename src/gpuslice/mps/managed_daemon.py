@@ -110,6 +110,11 @@ class ManagedDaemon:
                     backoff.reset()
             await asyncio.sleep(backoff.seconds())
 
+    def inherit(self) -> None:
+        """A daemon that a killed program left behind is ours. `stop` also resets its GPUs."""
+        self._is_ours = True
+        self._exclusive.update(self.serves)
+
     async def stop(self) -> None:
         """Waits for its clients. A daemon that we did not start continues to run."""
         self._set_answers(answers=False)

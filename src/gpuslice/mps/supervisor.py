@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.mps.control import ControlClient
-from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
+from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file, started_daemons
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay, may_return
 from gpuslice.mps.daemon_process import find_process
 from gpuslice.mps.default_guard import DefaultGuard, Report
 from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.mps.shm import remove_shm, unused_shm
+from gpuslice.mps.started_marker import StartedMarker
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -37,6 +38,7 @@ class Supervisor:
         self._guards: dict[str, asyncio.Task[None]] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._is_stopping = False
+        self._has_stopped_leftovers = False
 
     async def apply(self, plan: DaemonPlan) -> None:
         """Stops daemons that cannot stay, and starts missing ones. The others continue.
@@ -51,6 +53,7 @@ class Supervisor:
                 managed.want(new, plan.present)
             elif new is not None or not may_return(managed.wanted, plan):
                 leaving[name] = frozenset(managed.serves)
+        await self._stop_leftovers(wanted)
         missing = [daemon for name, daemon in wanted.items() if name not in self._managed]
         busy = frozenset().union(*leaving.values())
         for daemon in missing:
@@ -101,6 +104,34 @@ class Supervisor:
             await managed.stop()
         finally:
             del self._managed[name], self._stops[name]
+
+    async def _stop_leftovers(self, wanted: Mapping[str, DaemonSpec]) -> None:
+        """Daemons that a killed program left behind and that keep GPUs of the wanted ones.
+
+        Others may belong to another program that runs.
+        """
+        if self._has_stopped_leftovers:
+            return
+        self._has_stopped_leftovers = True
+        needed = {gpu for daemon in wanted.values() for gpu in daemon.gpus}
+        found = await asyncio.to_thread(started_daemons, self._root)
+        paths = [DaemonPaths(name, self._root) for name in found if name not in wanted]
+        serves = [(one, StartedMarker(one).read() or ()) for one in paths]
+        await asyncio.gather(
+            *(self._stop_leftover(one, gpus) for one, gpus in serves if needed.intersection(gpus))
+        )
+
+    async def _stop_leftover(self, paths: DaemonPaths, gpus: tuple[str, ...]) -> None:
+        log.warning(
+            Code.MPS_REPLACED,
+            "stopping an MPS control daemon that a killed program left behind; its clients fail",
+            daemon=paths.name,
+            gpus=",".join(gpus),
+        )
+        spec = DaemonSpec(paths.name, gpus, (), limited=False, multi_user=False)
+        managed = ManagedDaemon(spec, frozenset(), paths, lambda: None, self._timing, 1)
+        managed.inherit()
+        await managed.stop()
 
     def _remove_unused_shm(self, wanted: set[str]) -> None:
         """A program that was killed leaves it behind. Blocks."""

@@ -8,6 +8,7 @@ import pytest
 
 from gpuslice.cli import gpushare, nvidia
 from gpuslice.cli.agent import AGENT_DEFAULTS
+from gpuslice.cli.labels import LABELS_DEFAULTS
 from gpuslice.cli.mps_control_daemon import DEFAULTS, MPS_DEFAULTS
 from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
@@ -68,8 +69,8 @@ def test_the_programs_that_run_daemons_know_their_root() -> None:
         assert load({"mps-mode": "managed"}, defaults).settings.has_managed_slices
 
 
-def test_both_programs_of_a_node_slice_the_same_memory() -> None:
-    assert MPS_DEFAULTS.rules == AGENT_DEFAULTS.rules
+def test_all_programs_of_a_node_slice_the_same_memory() -> None:
+    assert MPS_DEFAULTS.rules == LABELS_DEFAULTS.rules == AGENT_DEFAULTS.rules
     assert DEFAULTS.rules == nvidia.DEFAULTS.rules
 
 
