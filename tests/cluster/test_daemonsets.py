@@ -220,7 +220,7 @@ def test_nvidias_mps_daemonset_makes_replicas_of_a_gpu_add_up(
     set_labels(cluster, without_mps, **{CONFIG_LABEL: "merged"})
     with Deployment(cluster, plugin), Deployment(cluster, manifest("nvidia-mps.yaml")) as daemons:
         daemons.wait_for_pods("node-a", "node-b")
-        cluster.wait_for_amount(without_mps, 4, resource=SHARED)  # of one GPU
+        cluster.wait_for_amount(without_mps, 8, resource=SHARED)
         for name, replicas in (("one", 1), ("three", 3)):
             cluster.create(device_pod(name, without_mps, {SHARED: replicas}, mps=True))
             cluster.wait_for_pod(name)
