@@ -15,6 +15,7 @@ from gpuslice.config.validation import (
     check_file_path,
     check_imex_channels,
     check_path,
+    check_pipe_directory,
     check_socket_path,
 )
 from gpuslice.config.watchdog_settings import WATCHDOG_DEFAULTS, WatchdogSettings
@@ -125,7 +126,7 @@ class MemoryMps:
             check_absolute_path("mps-shm", self.shm, "it is a directory on the host, or host")
         if self.pipe is not None:
             check_absolute_path("mps-pipe", self.pipe, "containers mount it at the same path")
-            check_socket_path("mps-pipe", self.pipe, Path(self.pipe) / "control")
+            check_pipe_directory("mps-pipe", self.pipe)
 
 
 @dataclass(frozen=True, slots=True)

@@ -204,7 +204,7 @@ OURS = [
     ),
     Row(
         "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",
-        "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}", invalid=("mps", "/" + "x" * 99),
+        "sharing: {memory: {mps: {pipeDirectory: /run/mps}}}", invalid=("mps", "/" + "x" * 87),
     ),
     Row(
         "mps-check", "GPUSLICE_MPS_CHECK", "memory_mps.check", MpsCheck.REQUIRE, "off",
