@@ -13,11 +13,13 @@ from tests.peers.build import Say
 
 from .build import Binaries
 from .harness import Cluster, NodeSpec, eventually
+from .harness.daemonset import patch_pod
 from .harness.deployment import Deployment
 from .harness.kube import Object
 from .pods import check_slice, seen, slice_pod
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
+PATCHES = MANIFESTS.parent / "patches"
 NODE = "node-a"
 # Of a GPU with 15 GiB, without what the driver and MPS need.
 UNITS = 14
@@ -95,6 +97,30 @@ def test_pods_start_with_their_limits_after_the_mps_pod_is_replaced(
     cluster.wait_for_pod("before")
     check_slice(cluster, NODE, "before", 6)
     assert seen(cluster, "before").report["mps"] is True
+
+
+def test_gpushares_daemonset_can_use_managed_daemons(cluster: Cluster) -> None:
+    """With the patch, and with the whole memory of GPUs, as gpushare counts it."""
+    daemons, plugin = things("agent-mps.yaml"), things("rbac.yaml", "gpushare.yaml")
+    for thing in (*daemons, *plugin):
+        if thing["kind"] != "DaemonSet":
+            continue
+        spec = thing["spec"]["template"]["spec"]
+        if thing in plugin:
+            patch_pod(spec, PATCHES / "gpushare-managed-mps.yaml")
+        else:
+            [container] = spec["containers"]
+            container["env"].append({"name": "GPUSLICE_MEMORY_RESERVE", "value": "0"})
+    cluster.kube.patch(f"/api/v1/nodes/{NODE}", {"metadata": {"labels": {"gpushare": "true"}}})
+    with Deployment(cluster, plugin) as gpushare, Deployment(cluster, daemons) as mps:
+        mps.wait_for_pods(NODE)
+        gpushare.wait_for_pods(NODE)
+        cluster.wait_for_amount(NODE, 2 * 15)
+        for name, units in (("whole", 15), ("small", 2)):
+            cluster.create(slice_pod(name, units))
+            cluster.wait_for_pod(name)
+            check_slice(cluster, NODE, name, units)
+        cluster.delete_pods()
 
 
 def restarts(cluster: Cluster, name: str) -> int:

@@ -193,6 +193,19 @@ def test_a_lost_gpu_affects_neither_the_other_nor_its_own_daemon(rig: Rig) -> No
         assert daemons(rig) == before
 
 
+def test_a_gpu_that_is_added_gets_a_daemon_and_the_others_continue(rig: Rig) -> None:
+    with node(rig):
+        before = daemons(rig)
+        with client(rig, uuids(rig)[0]) as held:
+            held.ready()
+            added = rig.node.faults.add_gpu("t4").uuid
+            eventually(lambda: rig.healthy_units(added) == 14, "slices of the new GPU")
+            assert is_running(held.pid)
+        assert daemons(rig).items() > before.items()
+        [device] = rig.contained(slices(rig, added, 14), "info")["devices"]
+        assert (device["uuid"], device["limit_bytes"]) == (added, 14 * GIB)
+
+
 def test_slices_can_change_to_a_daemon_of_somebody_else_and_back(rig: Rig) -> None:
     external = f"sharing: {{memory: {{mps: {{pipeDirectory: {rig.pipe}, check: off}}}}}}"
     with node(rig) as mps:

@@ -132,6 +132,7 @@ def patch_pod(pod: Object, path: Path) -> None:
     [container], [change] = pod["containers"], patch["containers"]
     for key in ("env", "volumeMounts"):
         container[key] = _merged(container[key], change[key])
+    container["command"] = change.get("command", container.get("command"))
     pod["volumes"] = _merged(pod["volumes"], patch["volumes"])
 
 
