@@ -23,6 +23,7 @@ QUICK = {
     "memory_limit_scan": 0.3,
     "memory_limit_poll": 0.05,
     "mps_restart": 0.05,
+    "mps_drain": 0.3,
     "directory_resync": 1.0,
     "metrics_cache": 0.001,
 }

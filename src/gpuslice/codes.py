@@ -165,6 +165,10 @@ class Code(StrEnum):
         "MPSOneUserAtATime",
         "The MPS of this driver serves the containers of one user at a time; others wait.",
     )
+    MPS_DRAINING = (
+        "MPSDraining",
+        "An MPS control daemon that is about to stop waits for its clients.",
+    )
     MPS_ADOPTED = "MPSAdopted", "A running MPS control daemon was adopted."
     MPS_FOREIGN = "MPSForeign", "Another program runs an MPS control daemon."
     MPS_REPLACED = "MPSReplaced", "An MPS control daemon is replaced; its clients fail."

@@ -16,7 +16,7 @@ from .harness.daemonset import DEPLOY
 from .pods import GIB, Seen, seen
 
 NODE, UNITS = "node-b", 4 * 44
-AGENT = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all")
+AGENT = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all", "--memory-reserve=0")
 _ACCOUNT, _NAMESPACE = "gpuslice-agent", "kube-system"
 _PERMISSIONS = ("agent-watchdog-permissions", "agent-thread-annotations-permissions")
 

@@ -24,6 +24,7 @@ _GROUPS = (
     ("test_labels", "test_node_config", "test_nvidia_*"),
     ("test_advertising", "test_nested"),
     ("test_daemonsets",),
+    ("test_managed_mps",),
     ("*",),
 )
 

@@ -15,7 +15,14 @@ from .harness.node import Node
 from .pods import container, pod, slice_pod
 
 NODE, UNITS = "node-b", 4 * 44
-AGENT = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all", "--memory-limits=driver")
+AGENT = (
+    "agent",
+    "--mps-pipe",
+    MPS_PIPE,
+    "--memory-advertise=all",
+    "--memory-limits=driver",
+    "--memory-reserve=0",
+)
 GIB = 1 << 30
 # Two processes at once: one holds 1 GiB, the other takes what it gets.
 TWO = "simcuda hold --alloc 1GiB > /tmp/one & sleep 2; simcuda fill; kill $!"

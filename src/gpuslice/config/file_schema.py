@@ -75,9 +75,11 @@ class Resources(_Section, frozen=True):
 
 
 class Mps(_Section, frozen=True):
+    mode: str | None = None
     pipe_directory: str | None = None
     # YAML reads a bare `off` as false.
     check: str | bool | None = None
+    shm: str | None = None
 
 
 class MemorySharing(_Section, frozen=True):

@@ -45,6 +45,8 @@ class Timing:
     mps_restart: float = 0.5
     # Until a command to an MPS control daemon counts as failed.
     mps_command: float = 5.0
+    # Until an MPS control daemon is stopped although CUDA programs use it.
+    mps_drain: float = 30.0
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0

@@ -149,6 +149,16 @@ def parse_replica_threads(field: str, text: str) -> ThreadRule:
     return rule
 
 
+def parse_unit_reserve(field: str, text: str) -> int | None:
+    """A size in MiB; None for `auto`."""
+    if text.strip() == "auto":
+        return None
+    try:
+        return parse_memory_reserve(field, text)
+    except ConfigError as error:
+        raise ConfigError(field, text, f"use auto, or a size: {error.remedy}") from error
+
+
 def parse_threads(field: str, text: str) -> ThreadRule:
     """A strategy, or an explicit amount: `30%`, `20 SMs`."""
     try:

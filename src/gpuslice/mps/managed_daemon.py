@@ -1,4 +1,4 @@
-"""Runs the MPS control daemon of one resource and restarts it if it fails."""
+"""Runs one MPS control daemon and restarts it if it fails."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from gpuslice.mps.default_limits import (
     set_defaults,
     set_first_defaults,
 )
+from gpuslice.mps.drain import drain, end_drain
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
@@ -31,6 +32,7 @@ from gpuslice.mps.driver_programs import (
     start_daemon,
 )
 from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
+from gpuslice.mps.started_marker import StartedMarker
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -65,6 +67,7 @@ class ManagedDaemon:
         self._changed = changed
         self._timing = timing
         self._daemons = daemons
+        self._marker = StartedMarker(paths)
         self._control = ControlClient(str(paths.pipe), timing.mps_command)
         self._process: Process | None = None
         self._is_ours = False
@@ -107,12 +110,17 @@ class ManagedDaemon:
                     backoff.reset()
             await asyncio.sleep(backoff.seconds())
 
+    def inherit(self) -> None:
+        """A daemon that a killed program left behind is ours. `stop` also resets its GPUs."""
+        self._is_ours = True
+        self._exclusive.update(self.serves)
+
     async def stop(self) -> None:
-        """A daemon that we did not start continues to run."""
+        """Waits for its clients. A daemon that we did not start continues to run."""
         self._set_answers(answers=False)
         if self._is_ours:
-            await self._quit()
-            self._remove_marker()
+            await self._drain_and_quit()
+            self._marker.remove()
             await asyncio.to_thread(self._remove_shm)
         elif not self._exclusive:
             return
@@ -125,13 +133,14 @@ class ManagedDaemon:
                 reason=error,
             )
         self._exclusive.clear()
-        log.info(Code.MPS_STOPPED, "stopped MPS control daemon", resource=self.wanted.resource)
+        log.info(Code.MPS_STOPPED, "stopped MPS control daemon", daemon=self.wanted.name)
 
     async def _bring_up(self) -> None:
         """Adopts a running daemon or starts a new one."""
         if not await self._adopt():
             await self._start()
         self._process = await self._find_process()
+        end_drain(self._paths)
 
     async def _find_process(self) -> Process | None:
         return await asyncio.to_thread(find_process, self._paths)
@@ -145,7 +154,7 @@ class ManagedDaemon:
         await asyncio.to_thread(make_directories, paths)
         await asyncio.to_thread(self._prepare_shm)
         # Before the start, so that a daemon that answers late is known to be ours.
-        self._write_marker()
+        self._marker.write(self.serves)
         self._is_ours = True
         try:
             await start_daemon(paths, wanted.gpus, multi_user=wanted.multi_user)
@@ -153,7 +162,7 @@ class ManagedDaemon:
             raise  # it may still come up
         except MpsUnavailable:
             self._is_ours = False
-            self._remove_marker()
+            self._marker.remove()
             raise
         # A new daemon has no default limits; those of an adopted one are unknown.
         self._defaults = ()
@@ -162,7 +171,7 @@ class ManagedDaemon:
         log.info(
             Code.MPS_STARTED,
             "started MPS control daemon",
-            resource=wanted.resource,
+            daemon=wanted.name,
             gpus=",".join(wanted.gpus),
             pipe=paths.pipe,
         )
@@ -175,13 +184,13 @@ class ManagedDaemon:
             raise
         except MpsUnavailable as error:
             if not isinstance(error, MpsTimeout) and await self._find_process() is None:
-                self._remove_marker()  # its daemon has exited
+                self._marker.remove()  # its daemon has exited
                 return False
-            if self._read_marker() is None or not self._must_restart(error):
+            if self._marker.read() is None or not self._must_restart(error):
                 raise
             await self._quit()
             return False
-        started_with, wanted = self._read_marker(), self.wanted
+        started_with, wanted = self._marker.read(), self.wanted
         if started_with is None:
             self._is_ours = False
             self._leave_alone(ceiling)
@@ -190,10 +199,10 @@ class ManagedDaemon:
             log.warning(
                 Code.MPS_REPLACED,
                 "stopping an MPS control daemon that was started for other GPUs; its clients fail",
-                resource=wanted.resource,
+                daemon=wanted.name,
                 gpus=",".join(started_with) or "all",
             )
-            await self._quit()
+            await self._drain_and_quit()
             return False
         self._is_ours = True
         self.serves = started_with
@@ -203,23 +212,22 @@ class ManagedDaemon:
         log.info(
             Code.MPS_ADOPTED,
             "adopted running MPS control daemon",
-            resource=wanted.resource,
+            daemon=wanted.name,
             gpus=",".join(started_with),
         )
         return True
 
     def _leave_alone(self, ceiling: float) -> None:
-        resource = self.wanted.resource
         log.info(
             Code.MPS_FOREIGN,
             "another program runs the MPS control daemon, leaving it alone",
-            resource=resource,
+            daemon=self.wanted.name,
         )
         if ceiling < max_threads_percent(self.wanted):
             log.warning(
                 Code.MPS_FOREIGN,
                 "the default of that daemon limits every container, whatever its share is",
-                resource=resource,
+                daemon=self.wanted.name,
                 threads_percent=ceiling,
                 remedy="stop that daemon: a new one with the right limits is started",
             )
@@ -268,10 +276,10 @@ class ManagedDaemon:
                     log.error(
                         Code.MPS_EXITED,
                         "MPS control daemon exited, restarting it",
-                        resource=self.wanted.resource,
+                        daemon=self.wanted.name,
                         reason=error,
                     )
-                    self._remove_marker()
+                    self._marker.remove()
                     return
                 if isinstance(error, CannotProbe):
                     # A driver is being replaced, or memory is short: no reason to stop anything.
@@ -299,7 +307,7 @@ class ManagedDaemon:
                 Code.MPS_OUTDATED,
                 "cannot apply the settings to the MPS control daemon, retrying",
                 error,
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
             )
 
     async def _has_exited(self) -> bool:
@@ -315,18 +323,25 @@ class ManagedDaemon:
         log.warning(
             Code.MPS_UNAVAILABLE,
             f"MPS control daemon does not answer, {'restarting it' if restart else 'retrying'}",
-            resource=self.wanted.resource,
+            daemon=self.wanted.name,
             reason=error,
         )
         return restart
+
+    async def _drain_and_quit(self) -> None:
+        await drain(self._control, self._paths, self._timing)
+        await self._quit()
+        end_drain(self._paths)
 
     async def _quit(self) -> None:
         """Does nothing if no daemon runs."""
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
         process = await self._find_process() or self._process
+        # Without a time limit, a daemon waits for its clients, however long they run.
+        seconds = max(int(self._timing.mps_quit / 2), 1)
         with contextlib.suppress(MpsUnavailable):
-            await self._control.command("quit", self._timing.mps_quit)
+            await self._control.command(f"quit -t {seconds}", self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
 
@@ -343,7 +358,7 @@ class ManagedDaemon:
                 "the shared memory of the MPS control daemon has no size limit of its own",
                 f'mount the MPS root at {self._paths.root} with mountPropagation "Bidirectional"',
                 level=LogLevel.WARNING,
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
             )
 
     def _remove_shm(self) -> None:
@@ -354,37 +369,10 @@ class ManagedDaemon:
             log.warning(
                 Code.MPS_SHARED_MEMORY_FAILED,
                 "cannot remove the shared memory of the MPS control daemon",
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
                 directory=self._paths.shm,
                 reason=error,
             )
-
-    def _write_marker(self) -> None:
-        try:
-            self._paths.started.write_text("".join(f"{gpu}\n" for gpu in self.serves))
-        except OSError as error:  # the daemon works without it
-            self._marker_failed(error)
-
-    def _remove_marker(self) -> None:
-        try:
-            self._paths.started.unlink(missing_ok=True)
-        except OSError as error:
-            self._marker_failed(error)
-
-    def _marker_failed(self, error: OSError) -> None:
-        log.warning(
-            Code.MARKER_NOT_WRITTEN,
-            "cannot update the marker of the MPS control daemon",
-            file=self._paths.started,
-            reason=error.strerror,
-        )
-
-    def _read_marker(self) -> tuple[str, ...] | None:
-        """The GPUs that the daemon was started with; None: it is not ours."""
-        try:
-            return tuple(self._paths.started.read_text().split())
-        except OSError:
-            return None
 
     def _set_answers(self, *, answers: bool) -> None:
         if answers is not self.answers:
@@ -394,6 +382,4 @@ class ManagedDaemon:
     async def _report(self, error: MpsUnavailable) -> None:
         runs = isinstance(error, CannotProbe) and await self._find_process() is not None
         event = "cannot probe MPS control daemon" if runs else "no MPS control daemon, retrying"
-        self._conditions.set(
-            _DAEMON, Code.MPS_UNAVAILABLE, event, error, resource=self.wanted.resource
-        )
+        self._conditions.set(_DAEMON, Code.MPS_UNAVAILABLE, event, error, daemon=self.wanted.name)

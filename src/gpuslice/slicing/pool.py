@@ -65,6 +65,8 @@ class Pool:
     advertise: Advertise = Advertise.ALL
     # Whether MPS control daemons limit every client to one share, in addition to its own limits.
     limited_by_daemon: bool = False
+    # Whether each GPU has an MPS control daemon of its own, with the UUID of the GPU as its name.
+    daemon_per_gpu: bool = False
 
     @property
     def count(self) -> int:

@@ -33,7 +33,7 @@ class NodeSpec:
     name: str
     profile: str = "t4x2"
     driver: int = 570
-    agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE)
+    agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE, "--memory-reserve=0")
     """Arguments of `gpuslice`; () for a node without agent."""
     mps: bool = True
     resource: str = RESOURCE

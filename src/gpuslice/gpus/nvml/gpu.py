@@ -68,6 +68,16 @@ class GpuHandle:
     def memory_mib(self) -> int:
         return self.memory_bytes() // _MIB
 
+    def reserved_mib(self) -> int | None:
+        """What driver and firmware keep for themselves; None: drivers before 510 do not tell."""
+        try:
+            memory = self._call(pynvml.nvmlDeviceGetMemoryInfo, self._raw, pynvml.nvmlMemory_v2)
+        except NvmlError as error:
+            if error.unsupported or error.value == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+                return None
+            raise
+        return int(memory.reserved) // _MIB
+
     def pci_bus_id(self) -> str:
         """As in sysfs."""
         return sysfs_bus_id(text(self._call(pynvml.nvmlDeviceGetPciInfo, self._raw).busId))
