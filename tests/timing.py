@@ -20,8 +20,10 @@ QUICK = {
     "mps_daemon_probe": 0.3,
     "watchdog_scan": 0.2,
     "watchdog_step": 0.3,
+    "memory_limit_scan": 0.3,
+    "memory_limit_poll": 0.05,
     "mps_restart": 0.05,
-    "mps_drain": 0.1,
+    "mps_drain": 0.3,
     "directory_resync": 1.0,
     "metrics_cache": 0.001,
 }

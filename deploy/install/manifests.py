@@ -22,7 +22,7 @@ class Nested(Enum):
 _COMMON = ("runtimeclass.yaml", "network-policy.yaml")
 # Manifests by program, the accounts first.
 PROGRAMS = {
-    "agent": ("rbac.yaml", "agent.yaml"),
+    "agent": ("rbac.yaml", "agent-mps.yaml", "agent.yaml"),
     "gpushare": ("rbac.yaml", "gpushare.yaml"),
     "nvidia": ("nvidia.yaml",),
     "nvidia-mps": ("nvidia.yaml", "nvidia-mps.yaml"),

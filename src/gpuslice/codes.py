@@ -38,6 +38,10 @@ class Code(StrEnum):
         "PodUnknown",
         "The kubelet does not tell which pod a container that starts belongs to.",
     )
+    MIXED_SHARES = (
+        "MixedShares",
+        "A container requests shares with limits of several resources.",
+    )
     ANNOTATION_INVALID = "AnnotationInvalid", "An annotation of a pod is not valid."
     ANNOTATIONS_UNKNOWN = "AnnotationsUnknown", "The annotations of a pod cannot be read."
     LIMITS_BOUND = (
@@ -153,13 +157,17 @@ class Code(StrEnum):
     MPS_UNAVAILABLE = "MPSUnavailable", "An MPS control daemon does not answer."
     MPS_AVAILABLE = "MPSAvailable", "An MPS control daemon answers again."
     MPS_NOT_VERIFIED = "MPSNotVerified", "The agent cannot probe an MPS control daemon."
-    NOT_LIMITED = "NotLimited", "Memory is counted, and containers are not limited to it."
+    NOT_LIMITED = "NotLimited", "Memory is counted, and MPS does not limit containers to it."
     NOT_EXCLUSIVE = "NotExclusive", "A GPU is not in EXCLUSIVE_PROCESS mode."
     MORE_UNITS_THAN_CLIENTS = "MoreUnitsThanClients", "A GPU has more units than MPS clients."
     MPS_STARTED = "MPSStarted", "An MPS control daemon was started."
     MPS_ONE_USER_AT_A_TIME = (
         "MPSOneUserAtATime",
         "The MPS of this driver serves the containers of one user at a time; others wait.",
+    )
+    MPS_DRAINING = (
+        "MPSDraining",
+        "An MPS control daemon that is about to stop waits for its clients.",
     )
     MPS_ADOPTED = "MPSAdopted", "A running MPS control daemon was adopted."
     MPS_FOREIGN = "MPSForeign", "Another program runs an MPS control daemon."
@@ -180,6 +188,15 @@ class Code(StrEnum):
     MPS_SOCKETS_NOT_KEPT = (
         "MPSSocketsNotKept",
         "Sockets of an MPS control daemon cannot be put back if a container deletes them.",
+    )
+    SM_PARTITION_ADDED = "SMPartitionAdded", "A container got a static partition of SMs."
+    SM_PARTITION_REMOVED = (
+        "SMPartitionRemoved",
+        "Static partitions of SMs of containers that are gone were removed.",
+    )
+    SM_PARTITION_UNAVAILABLE = (
+        "SMPartitionUnavailable",
+        "Containers cannot get static partitions of SMs.",
     )
     COMPUTE_MODE_NOT_RESTORED = "ComputeModeNotRestored", "A GPU may still be exclusive."
     MPS_EARLY_CLIENT = (
@@ -231,6 +248,24 @@ class Code(StrEnum):
     )
     POD_EVICTED = "PodEvicted", "A pod was evicted because a container used too much memory."
     POD_NOT_EVICTED = "PodNotEvicted", "A pod whose container uses too much memory stays."
+
+    # Memory limits of the driver
+    LIMITS_TIER = (
+        "LimitsTier",
+        "How firmly the limits of containers hold: counted, environment, watched or driver.",
+    )
+    MEMORY_LIMITED = (
+        "MemoryLimited",
+        "The driver limits the memory of all processes of a pod or a container together.",
+    )
+    MEMORY_NOT_LIMITED = (
+        "MemoryNotLimited",
+        "The driver does not limit the memory of a pod or a container by its cgroup.",
+    )
+    MEMORY_LIMIT_CHANGED = (
+        "MemoryLimitChanged",
+        "A cgroup had another memory limit than its grant, or none; it was set right.",
+    )
 
     # Labels and events
     LABELS_PUBLISHED = "LabelsPublished", "Labels of the node changed."

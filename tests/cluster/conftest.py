@@ -55,7 +55,13 @@ def image_archive(tmp_path_factory: pytest.TempPathFactory, say: Say) -> Path:
 @pytest.fixture(scope="session")
 def shared_cluster(binaries: Binaries, say: Say) -> Iterator[Cluster]:
     """Its nodes advertise all free units: tests place pods by themselves, and count."""
-    agent = ("agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all")
+    agent = (
+        "agent",
+        "--mps-pipe",
+        MPS_PIPE,
+        "--memory-advertise=all",
+        "--memory-reserve=0",  # whole GPUs
+    )
     nodes = [NodeSpec("node-a", "t4x2", agent=agent), NodeSpec("node-b", "l40sx4", agent=agent)]
     with Cluster(nodes, binaries=binaries, say=say) as cluster:
         yield cluster

@@ -12,15 +12,19 @@ _GROUPS = (
     (
         "test_existing",
         "test_harness",
+        "test_held_limits",
         "test_late_binding",
         "test_manifests",
+        "test_memory_limits",
         "test_restarts",
         "test_slices",
+        "test_thread_annotations",
         "test_units",
     ),
     ("test_labels", "test_node_config", "test_nvidia_*"),
     ("test_advertising", "test_nested"),
     ("test_daemonsets",),
+    ("test_managed_mps",),
     ("*",),
 )
 

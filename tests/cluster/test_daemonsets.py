@@ -14,7 +14,7 @@ from tests.peers.build import Say
 
 from .build import Binaries
 from .harness import Cluster, NodeSpec, eventually
-from .harness.daemonset import patch_pod
+from .harness.daemonset import CDI_PATCH, patch_pod
 from .harness.deployment import Deployment
 from .harness.kube import Object
 from .harness.node import MPS_PIPE
@@ -29,6 +29,7 @@ from .pods import (
 
 MANIFESTS = Path(__file__).parents[2] / "deploy" / "manifests"
 GPU, SHARED = "nvidia.com/gpu", "nvidia.com/gpu.shared"
+EXTERNAL_MPS_PATCH = MANIFESTS.parent / "patches" / "agent-external-mps.yaml"
 CONFIG_LABEL = "nvidia.com/device-plugin.config"
 MIB = 1 << 20
 
@@ -55,6 +56,15 @@ def manifest(name: str) -> list[Object]:
     """An administrator would only have chosen another pipe directory."""
     text = (MANIFESTS / name).read_text().replace("/root/nvidia-mps", MPS_PIPE)
     return list(yaml.safe_load_all(text))
+
+
+def external_agent() -> list[Object]:
+    """agent.yaml with the patch for MPS that runs on the nodes already."""
+    things = [*manifest("rbac.yaml"), *manifest("agent.yaml")]
+    for thing in things:
+        if thing["kind"] == "DaemonSet":
+            patch_pod(thing["spec"]["template"]["spec"], EXTERNAL_MPS_PATCH)
+    return things
 
 
 def with_variables(things: list[Object], **variables: str) -> list[Object]:
@@ -85,15 +95,15 @@ def test_gpushares_daemonset_serves_the_nodes_that_have_its_label(cluster: Clust
 def test_an_upgrade_of_the_agent_leaves_pods_alone_and_books_nothing_twice(
     cluster: Cluster,
 ) -> None:
-    with Deployment(cluster, [*manifest("rbac.yaml"), *manifest("agent.yaml")]) as agents:
+    with Deployment(cluster, external_agent()) as agents:
         agents.wait_for_pods("node-a", "node-b")
         for node in ("node-a", "node-b"):
-            cluster.wait_for_amount(node, 15)
+            cluster.wait_for_amount(node, 14)
         cluster.create(slice_pod("before", 9))
         cluster.wait_for_pod("before")
         first = container_status(cluster.pod("before"))
         agents.restart()
-        cluster.wait_for_amount("node-a", 9 + 15)
+        cluster.wait_for_amount("node-a", 9 + 14)
         cluster.create(slice_pod("after", 9))
         cluster.wait_for_pod("after")
         assert container_status(cluster.pod("before")) == first
@@ -103,10 +113,10 @@ def test_an_upgrade_of_the_agent_leaves_pods_alone_and_books_nothing_twice(
 
 
 def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> None:
-    with Deployment(cluster, [*manifest("rbac.yaml"), *manifest("agent.yaml")]) as agents:
+    with Deployment(cluster, external_agent()) as agents:
         [pod, _] = agents.wait_for_pods("node-a", "node-b")
         node = pod["spec"]["nodeName"]
-        cluster.wait_for_amount(node, 15)
+        cluster.wait_for_amount(node, 14)
         cluster.node(node).run(["pkill", "-KILL", "-f", "gpuslice agent"])
 
         def restarted() -> bool:
@@ -114,7 +124,7 @@ def test_the_kubelet_starts_an_agent_again_that_was_killed(cluster: Cluster) -> 
             return any(container_status(p)["restartCount"] == 1 for p in pods)
 
         eventually(restarted, "the kubelet has started the container again")
-        cluster.wait_for_amount(node, 15)
+        cluster.wait_for_amount(node, 14)
         cluster.create(slice_pod("train", 6, node))
         cluster.wait_for_pod("train")
         check_slice(cluster, node, "train", 6)
@@ -162,7 +172,7 @@ def test_nvidias_daemonset_gives_devices_by_cdi_from_a_driver_elsewhere(cluster:
     plain = manifest("nvidia.yaml")
     for thing in plain:
         if thing["kind"] == "DaemonSet":
-            patch_pod(thing["spec"]["template"]["spec"])
+            patch_pod(thing["spec"]["template"]["spec"], CDI_PATCH)
     things = with_variables(
         plain,
         DEVICE_LIST_STRATEGY="cdi-cri",
@@ -210,7 +220,7 @@ def test_nvidias_mps_daemonset_makes_replicas_of_a_gpu_add_up(
     set_labels(cluster, without_mps, **{CONFIG_LABEL: "merged"})
     with Deployment(cluster, plugin), Deployment(cluster, manifest("nvidia-mps.yaml")) as daemons:
         daemons.wait_for_pods("node-a", "node-b")
-        cluster.wait_for_amount(without_mps, 4, resource=SHARED)  # of one GPU
+        cluster.wait_for_amount(without_mps, 8, resource=SHARED)
         for name, replicas in (("one", 1), ("three", 3)):
             cluster.create(device_pod(name, without_mps, {SHARED: replicas}, mps=True))
             cluster.wait_for_pod(name)

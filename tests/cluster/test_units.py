@@ -24,7 +24,12 @@ def node(cluster: Cluster) -> Iterator[Node]:
 
 def test_units_of_a_mebibyte_near_the_message_limit(cluster: Cluster, node: Node) -> None:
     node.restart_agent(
-        "agent", "--mps-pipe", MPS_PIPE, "--memory-advertise=all", "--memory-unit=MiB"
+        "agent",
+        "--mps-pipe",
+        MPS_PIPE,
+        "--memory-advertise=all",
+        "--memory-reserve=0",
+        "--memory-unit=MiB",
     )
     cluster.wait_for_amount(NODE, 4 * 46068)  # a list of 4,009,544 bytes at its worst
     sizes = {"small": 700, "large": 30000, "other": 40001}

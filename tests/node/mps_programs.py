@@ -63,14 +63,14 @@ def wait_until_ready(rig: Rig) -> None:
 
 
 def daemons(rig: Rig) -> dict[str, int]:
-    """Resource -> process id of its daemon, if it runs."""
+    """Resource, or GPU with slices -> process id of its daemon, if it runs."""
     return running(rig.mps_root)
 
 
 def running(root: Path) -> dict[str, int]:
     """By the processes: drivers before 550 write no pid file."""
     found = {}
-    for pipe in root.glob("*/*/pipe"):
+    for pipe in (*root.glob("*/*/pipe"), *root.glob("GPU-*/pipe")):
         for pid in daemons_at(pipe):
             found[str(pipe.parent.relative_to(root))] = pid
     return found

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
@@ -48,6 +48,13 @@ def eventually(
         time.sleep(0.02)
 
 
+def whole_gpus(args: Sequence[str]) -> list[str]:
+    """Most tests count whole GPUs; `test_reserve` tests the default of limited slices."""
+    names = [arg.partition("=")[0] for arg in args]
+    limited = "--mps-pipe" in names and "--memory-reserve" not in names
+    return ["--memory-reserve=0"] if limited else []
+
+
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="a mount namespace needs root")
 
 
@@ -75,7 +82,7 @@ class Rig:
     def agent(
         self, *args: str, name: str = "agent", env: Mapping[str, str] | None = None
     ) -> BackgroundProcess:
-        argv = [str(BIN / "gpuslice"), "agent", *args]
+        argv = [str(BIN / "gpuslice"), "agent", *whole_gpus(args), *args]
         return BackgroundProcess(
             argv, env=self.env() | dict(env or {}), log=self.directory / f"{name}.log"
         )

@@ -44,12 +44,12 @@ def test_the_demo_prints_plain_text_and_leaves_nothing_behind(short_path: Path) 
     done = demo(scratch=short_path)
     assert done.returncode == 0, done.stdout + done.stderr
     for sentence in (
-        "the kubelet sees aliyun.com/gpu-mem: 30",
+        "the kubelet sees aliyun.com/gpu-mem: 28",
         "pod-a requests 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 6442450944 bytes = 6 GiB",
         "CUDA_ERROR_OUT_OF_MEMORY at exactly 3221225472 bytes = 3 GiB",
-        "no single GPU of this node has 8 GiB free",
-        "all its slices are unhealthy at once: 15 of 30 units allocatable",
+        "no single GPU of this node has 7 GiB free",
+        "all its slices are unhealthy at once: 14 of 28 units allocatable",
         "the container waits because its limits would not be enforced",
         "MPS is back, the container starts",
     ):
@@ -78,10 +78,10 @@ def test_on_a_terminal_it_is_coloured_and_nothing_is_truncated(short_path: Path)
     assert re.search(r"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT +GPU-[-0-9a-f]+=\s+6144M", text)
 
 
-def test_a_slice_as_large_as_the_gpu_ends_when_the_gpu_is_full(short_path: Path) -> None:
-    done = demo("--pods", "15", scratch=short_path)
+def test_a_slice_as_large_as_the_gpu_reaches_its_limit(short_path: Path) -> None:
+    done = demo("--pods", "14", scratch=short_path)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "before its limit of 16106127360: the card is full" in done.stdout
+    assert "CUDA_ERROR_OUT_OF_MEMORY at exactly 15032385536 bytes = 14 GiB" in done.stdout
 
 
 @pytest.mark.parametrize("profile", ["mixed", "h100x8"])
@@ -118,7 +118,7 @@ def test_with_keep_it_runs_until_it_is_stopped(short_path: Path, number: signal.
         assert fault
         assert fill
         subprocess.run([BIN / "gpuslice-sim", *fault[1].split()], check=True)
-        kept.wait_for_output("0 of 30 units allocatable")
+        kept.wait_for_output("0 of 28 units allocatable")
         filled = subprocess.run(["sh", "-c", fill[1]], capture_output=True, text=True, check=True)
         assert '"error":"CUDA_ERROR_OUT_OF_MEMORY"' in filled.stdout.replace(": ", ":")
         kept.send(number)

@@ -186,7 +186,7 @@ def test_if_replicas_can_be_merged_the_daemon_has_no_default_limits(rig: Rig) ->
         assert program.stop(PATIENCE) == 0
     record = rig.node.directory / "state" / "mps" / "commands.log"
     commands = {line.split("\t")[2].split()[0] for line in record.read_text().splitlines()}
-    assert commands == {"get_default_active_thread_percentage", "quit"}
+    assert commands == {"get_default_active_thread_percentage", "get_server_list", "quit"}
 
 
 def test_without_limits_of_the_daemon_those_of_the_container_are_the_only_ones(rig: Rig) -> None:

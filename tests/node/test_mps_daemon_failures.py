@@ -51,7 +51,7 @@ sharing:
         eventually(lambda: daemons(rig).get(one, before[one]) != before[one], "a new daemon")
         wait_until_ready(rig)
         assert daemons(rig)[two] == before[two]
-        assert program.logged(Code.MPS_EXITED, f"resource={one}") == 1
+        assert program.logged(Code.MPS_EXITED, f"daemon={one}") == 1
         rig.wait_for_healthy(one, set(rig.kubelet.devices(one)), PATIENCE)
 
 

@@ -345,7 +345,7 @@ def test_shared_memory_is_a_bounded_tmpfs_that_outlives_a_killed_program_and_not
         rig.config(TWO.replace("rename: two", "rename: three"))
         os.kill(daemons(rig)["nvidia.com/two"], signal.SIGKILL)
         os.kill(pid, signal.SIGKILL)
-        host.wait_for_code(Code.MPS_STARTED, "resource=nvidia.com/three")
+        host.wait_for_code(Code.MPS_STARTED, "daemon=nvidia.com/three")
         wait_until_ready(rig)
         assert [path.name for path in (seen / "one" / "shm").iterdir()] == ["in-use"]
         assert (seen / "three" / "shm").is_mount()

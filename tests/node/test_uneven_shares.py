@@ -6,7 +6,7 @@ import grpc
 import pytest
 
 from gpuslice.codes import Code
-from gpuslice_sim.kubelet import Container, Pod
+from gpuslice_sim.kubelet import Container, Pod, StartError
 
 from .conftest import MakeRig
 from .mps_programs import (
@@ -102,6 +102,64 @@ def test_a_container_gets_one_share_unless_the_settings_allow_more(rig: Rig) -> 
         pytest.raises(grpc.RpcError, match=f"{Code.REQUEST_TOO_LARGE}: "),
     ):
         rig.allocate(f"{GPU}.a", f"{gpu}::a-0", f"{gpu}::a-1")
+
+
+def test_a_container_with_shares_of_two_names_does_not_start(rig: Rig) -> None:
+    with served(rig, divided()), advertised(rig, LARGE, SMALL):
+        both = Pod("both", [Container("main", {LARGE: 1, SMALL: 1})])
+        rig.kubelet.admit(both)
+        reason = f"{Code.MIXED_SHARES}: {LARGE}: .*also requests {SMALL}.*use a container for each"
+        with pytest.raises(StartError, match=reason):
+            rig.kubelet.start_container(both, "main")
+        rig.kubelet.remove(both)
+        each = Pod("each", [Container("one", {LARGE: 1}), Container("two", {SMALL: 1})])
+        rig.kubelet.admit(each)
+        for name, memory_mib in (("one", 4096), ("two", 8192)):
+            answer = rig.kubelet.start_container(each, name)
+            [device] = rig.contained(answer, "info")["devices"]
+            assert device["limit_bytes"] == memory_mib * MIB
+
+
+def test_an_init_container_with_shares_of_two_names_does_not_start(rig: Rig) -> None:
+    """Only the checkpoint of the kubelet has it."""
+    with served(rig, divided()), advertised(rig, LARGE, SMALL):
+        first = Container("first", {LARGE: 1, SMALL: 1}, init=True)
+        pod = Pod("steps", [first, Container("main", {SMALL: 1})])
+        rig.kubelet.admit(pod)
+        with pytest.raises(StartError, match=f"{Code.MIXED_SHARES}: "):
+            rig.kubelet.start_container(pod, "first")
+
+
+def test_each_share_advertises_and_prefers_one_gpu_by_itself(rig: Rig) -> None:
+    shares = "[{name: a, threads: 10%, memory: 2GiB, count: 3}, {name: b, memory: 4GiB}]"
+    text = divided(shares, section="failRequestsGreaterThanOne: false, ", entry="")
+    a, b = f"{GPU}.a", f"{GPU}.b"
+
+    def allocatable(of_a: int, of_b: int) -> None:
+        """Free shares of one GPU, and those in use."""
+        eventually(
+            lambda: (rig.kubelet.allocatable(a), rig.kubelet.allocatable(b)) == (of_a, of_b),
+            f"{of_a} of a, {of_b} of b",
+        )
+
+    def gpu_of(name: str, resource: str, count: int) -> str:
+        pod = Pod(name, [Container("main", {resource: count})])
+        rig.kubelet.admit(pod)
+        [allocation] = rig.kubelet.allocations(pod)
+        assert len(allocation.ids) == count
+        [gpu] = {device_id.partition("::")[0] for device_id in allocation.ids}
+        return gpu
+
+    with served(rig, text), advertised(rig, a, b):
+        assert (rig.kubelet.capacity(a), rig.kubelet.capacity(b)) == (6, 2)
+        allocatable(3, 1)
+        first = gpu_of("one", a, 1)
+        allocatable(1 + 3, 1)
+        assert gpu_of("three", a, 3) != first
+        allocatable(4 + 2, 1)
+        gpu_of("other", b, 1)
+        allocatable(6, 1 + 1)
+        assert gpu_of("two", a, 2) == first
 
 
 def test_a_gpu_fault_makes_all_its_shares_unhealthy(rig: Rig) -> None:

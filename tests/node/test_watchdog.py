@@ -102,6 +102,8 @@ def test_two_processes_that_each_take_the_limit_are_reported(rig: Rig, daemon: M
                 found = metrics(address)
                 assert found[used] > 3000 << 20
                 assert found[f"gpuslice_container_memory_granted_bytes{{{labels}}}"] == 2 * GIB
+                allowed = 2 * GIB + 2 * 256 * (1 << 20)
+                assert found[f"gpuslice_container_memory_allowed_bytes{{{labels}}}"] == allowed
                 assert found[f'gpuslice_memory_violations_total{{uuid="{uuid}"}}'] == 1
                 assert found["gpuslice_watchdog_watching"] == 1
                 second.stop()
@@ -127,6 +129,7 @@ def test_mps_ends_the_newest_process_and_the_first_one_goes_on(rig: Rig, daemon:
             running.wait_for_code(Code.MEMORY_WITHIN_GRANT)
             assert first.stop() == 0
             assert neighbour.stop() == 0
+            running.wait_for_code(Code.LIMITS_TIER, "tier=watched")
             # MPS was asked, and no signal was sent.
             assert any(text.startswith("terminate_client") for text in daemon.commands())
             assert running.logged(Code.PROCESS_KILLED) == 0

@@ -15,6 +15,7 @@ import pytest
 from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.mps.launch import is_running, kill, wait_until_gone
+from tests.node.managed_node import MANAGED, node, served, uuids, wait_until_all_healthy
 from tests.node.mps_programs import (
     DEFAULT,
     EXCLUSIVE_PROCESS,
@@ -211,3 +212,54 @@ def test_slices_are_healthy_while_a_daemon_runs_at_their_pipe_directory(mps: Rea
         wait_until_gone(daemon)
         mps.start_foreign()
         rig.wait_for_limits(RESOURCE)
+
+
+# Managed daemons of memory slices
+
+
+def ceiling(mps: RealMps, uuid: str) -> tuple[str, str]:
+    """The default limits of the daemon of a GPU: threads and memory."""
+    pipe = mps.rig.mps_root / uuid / "pipe"
+    threads = mps.command("get_default_active_thread_percentage", pipe=pipe)
+    return threads, mps.command("get_default_device_pinned_mem_limit 0", pipe=pipe)
+
+
+def test_each_gpu_with_slices_has_a_daemon_with_its_limits_from_start_to_stop(
+    mps: RealMps,
+) -> None:
+    rig = mps.rig
+    with node(rig, env=mps.env()) as program:
+        before = running(rig.mps_root)
+        assert sorted(before) == sorted(uuids(rig))
+        for uuid, pid in before.items():
+            assert gpus_of(pid) == [uuid]
+            assert ceiling(mps, uuid) == ("100.0", "14G")
+        one, other = uuids(rig)
+        os.kill(before[one], signal.SIGKILL)
+        wait_until_gone(before[one])
+        program.wait_for_code(Code.MPS_STARTED, f"daemon={one}", times=2)
+        wait_until_all_healthy(rig)
+        assert ceiling(mps, one) == ("100.0", "14G")
+        assert running(rig.mps_root)[other] == before[other]
+        assert program.logged(Code.MPS_DEFAULT_REJECTED) == 0
+        assert program.logged(Code.MPS_ONE_USER_AT_A_TIME, RESOURCE) == (not mps.multi_user)
+        assert program.stop(PATIENCE) == 0
+        rig.wait_for_healthy(RESOURCE, set())
+    assert running(rig.mps_root) == {}
+    assert compute_modes(rig) == [DEFAULT] * 2
+
+
+def test_daemons_of_slices_are_adopted_after_the_program_was_killed(mps: RealMps) -> None:
+    rig = mps.rig
+    rig.config(MANAGED)
+    with served(rig, env=mps.env()) as killed:
+        wait_until_ready(rig)
+        before = running(rig.mps_root)
+        killed.kill()
+        with served(rig, env=mps.env()) as program:
+            program.wait_for_code(Code.MPS_ADOPTED, times=2)
+            wait_until_ready(rig)
+            assert running(rig.mps_root) == before
+            for uuid in uuids(rig):
+                assert ceiling(mps, uuid) == ("100.0", "14G")
+    assert running(rig.mps_root) == {}

@@ -17,9 +17,10 @@ from gpuslice.config.option_definition import Option
 from gpuslice.config.unknown_keys import all_keys
 from gpuslice.gpus.node_facts import Vgpu
 from gpuslice.gpus.nvml import Fabric
-from gpuslice.labels.gpuslice_labels import binding_labels
+from gpuslice.labels.gpuslice_labels import binding_labels, tier_labels
 from gpuslice.labels.label_options import GFD_OPTIONS, LABELS_OPTIONS
 from gpuslice.slicing.rules import MemoryRule, MigStrategy, Rules, SharingStrategy
+from gpuslice.slicing.tiers import Tier
 from tests.peers.agreement.differences import ACCEPTED, ACCEPTED_IN_CDI, Difference
 from tests.unit.labels.nodes import A100, FACTS, LARGE, SMALL, T4, cut, labels, several, shared
 
@@ -126,8 +127,9 @@ def made() -> set[str]:
         for gpus, facts, rule in itertools.product(NODES, FACTS_OF_NODES, rules)
         for key in labels(gpus, rule, facts, timestamp=1)
     )
-    # The agent adds it: it depends on the container runtime.
-    return set(map(general, found)) | binding_labels("cdi").keys()
+    # The agent adds them: they depend on the container runtime, and on what the agent may do.
+    tiers = tier_labels({"nvidia.com/gpu": Tier.DRIVER})
+    return set(map(general, (*found, *tiers))) | binding_labels("cdi").keys()
 
 
 def general(key: str) -> str:

@@ -30,7 +30,7 @@ def test_the_tests_that_the_security_page_names_exist() -> None:
     defined = {
         name
         for file in DOCS.with_name("tests").rglob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)\(", file.read_text(), re.MULTILINE)
+        for name in re.findall(r"^(?:async )?def (test_\w+)\(", file.read_text(), re.MULTILINE)
     }
     assert len(named) > 50
     assert sorted(named - defined) == []

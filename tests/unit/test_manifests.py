@@ -9,8 +9,19 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuslice.cli.daemon_program import read_flags
+from gpuslice.cli.gpushare import DEFAULTS as GPUSHARE_DEFAULTS
+from gpuslice.cli.gpushare import PROGRAM, agent_values
 from gpuslice.config.agent_options import OPTIONS
-from gpuslice.config.settings import CDI_DIRECTORY, NESTED_DIRECTORY, NESTED_ENV, NESTED_MOUNT
+from gpuslice.config.load import load_settings
+from gpuslice.config.memory_limit_settings import CGROUP_ROOT
+from gpuslice.config.settings import (
+    CDI_DIRECTORY,
+    NESTED_DIRECTORY,
+    NESTED_ENV,
+    NESTED_MOUNT,
+    MpsMode,
+)
 from gpuslice.config.watchdog_settings import CONTAINER_LOGS
 
 ROOT = Path(__file__).parents[2]
@@ -22,7 +33,8 @@ Object = dict[str, Any]
 KUBELET = {"/var/lib/kubelet/device-plugins", "/var/lib/kubelet/pod-resources"}
 # Directories of the host that each program mounts in addition to those of the kubelet.
 HOST_PATHS = {
-    "gpuslice-agent": {"/run/nvidia-mps", CDI_DIRECTORY},
+    "gpuslice-agent": {"/run/nvidia/mps", CDI_DIRECTORY},
+    "gpuslice-mps": {"/run/nvidia/mps"},
     "gpushare-device-plugin-ds": {"/root/nvidia-mps"},
     "nvidia-device-plugin-daemonset": {"/run/nvidia/mps"},
     "nvidia-device-plugin-mps-control-daemon": {"/run/nvidia/mps"},
@@ -40,7 +52,7 @@ PERMISSIONS: dict[str, dict[tuple[str, str, str], set[str]]] = {
         ("default", "", "events"): {"get", "create", "patch"},
     },
 }
-PRIVILEGED = {"nvidia-device-plugin-mps-control-daemon"}
+PRIVILEGED = {"gpuslice-mps", "nvidia-device-plugin-mps-control-daemon"}
 
 
 def objects(*names: str) -> list[Object]:
@@ -212,6 +224,76 @@ def test_the_patch_for_the_watchdog_gives_the_rights_that_are_explained() -> Non
     assert variables(container) <= {name for option in OPTIONS for name in option.variables}
 
 
+def test_the_patch_for_memory_limits_gives_the_right_that_is_explained() -> None:
+    patch = yaml.safe_load((ROOT / "deploy" / "patches" / "agent-memory-limits.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    assert container["name"] == pod("gpuslice-agent")["containers"][0]["name"]
+    assert "securityContext" not in container
+    [mount] = container["volumeMounts"]
+    assert mount["readOnly"] is True
+    [volume] = spec["volumes"]
+    assert mount["mountPath"] == volume["hostPath"]["path"] == CGROUP_ROOT
+    heading = "\n### Rights for memory limits of the driver\n"
+    assert f"`{CGROUP_ROOT}` of the host, read-only" in SECURITY.partition(heading)[2]
+    assert variables(container) <= {name for option in OPTIONS for name in option.variables}
+
+
+def patched(name: str, patch_name: str) -> tuple[Object, Object]:
+    """Pod and container of a DaemonSet after `kubectl patch`, which merges lists by name."""
+    patch = yaml.safe_load((ROOT / "deploy" / "patches" / patch_name).read_text())
+    change = patch["spec"]["template"]["spec"]
+    before, [new] = pod(name), change["containers"]
+    [old] = before["containers"]
+    assert new["name"] == old["name"]
+
+    def merged(key: str, ours: Object, theirs: Object) -> list[Object]:
+        by_name = {one["name"]: one for one in (*ours[key], *theirs.get(key, ()))}
+        return list(by_name.values())
+
+    container = {**old, **new}
+    container |= {key: merged(key, old, new) for key in ("env", "volumeMounts")}
+    return {**before, "volumes": merged("volumes", before, change)}, container
+
+
+def values(container: Object) -> dict[str, str]:
+    return {entry["name"]: entry.get("value", "") for entry in container["env"]}
+
+
+def mounted(spec: Object, container: Object) -> dict[str, str]:
+    """Place in the container -> directory of the host."""
+    volumes = {v["name"]: v["hostPath"]["path"] for v in spec["volumes"] if "hostPath" in v}
+    return {m["mountPath"]: volumes[m["name"]] for m in container["volumeMounts"]}
+
+
+def test_both_pods_of_managed_mps_have_the_same_settings() -> None:
+    [agent], [mps] = pod("gpuslice-agent")["containers"], pod("gpuslice-mps")["containers"]
+    assert (agent["command"], mps["command"]) == (["gpuslice", "agent"], ["gpuslice", "mps"])
+    assert values(agent) == values(mps)
+    assert values(agent)["GPUSLICE_MPS_MODE"] == MpsMode.MANAGED.value
+    assert agent["image"] == mps["image"]
+    for spec, container in ((pod("gpuslice-agent"), agent), (pod("gpuslice-mps"), mps)):
+        assert mounted(spec, container)["/mps"] == values(container)["MPS_ROOT"]
+
+
+def test_the_patch_for_external_mps_mounts_its_pipe_directory() -> None:
+    spec, container = patched("gpuslice-agent", "agent-external-mps.yaml")
+    env = values(container)
+    assert (env["GPUSLICE_MPS_MODE"], env["GPUSLICE_MPS_SHM"]) == ("external", "host")
+    pipe = env["GPUSLICE_MPS_PIPE"]
+    assert mounted(spec, container)[pipe] == pipe
+
+
+def test_the_patch_for_gpushare_uses_the_daemons_of_managed_mps() -> None:
+    spec, container = patched("gpushare-device-plugin-ds", "gpushare-managed-mps.yaml")
+    flags = read_flags(PROGRAM, container["command"][1:])
+    settings = load_settings(agent_values(flags, values(container)), GPUSHARE_DEFAULTS).settings
+    assert settings.memory_mps.mode is MpsMode.MANAGED
+    root = settings.containers.mps_root
+    assert mounted(spec, container)["/mps"] == root
+    assert root == values(pod("gpuslice-mps")["containers"][0])["MPS_ROOT"]
+
+
 def test_the_watchdog_uses_the_api_server_only_with_a_patch_of_its_own() -> None:
     patches = ROOT / "deploy" / "patches"
     patch = yaml.safe_load((patches / "agent-watchdog-events.yaml").read_text())
@@ -224,6 +306,20 @@ def test_the_watchdog_uses_the_api_server_only_with_a_patch_of_its_own() -> None
         ("", "", "events"): {"get", "create", "patch"},
         ("", "", "pods/eviction"): {"create"},
     }
+
+
+def test_annotations_need_the_right_to_read_pods_and_a_patch_of_their_own() -> None:
+    patches = ROOT / "deploy" / "patches"
+    patch = yaml.safe_load((patches / "agent-thread-annotations.yaml").read_text())
+    spec = patch["spec"]["template"]["spec"]
+    assert spec["automountServiceAccountToken"] is True
+    assert variables(spec["containers"][0]) == {"NODE_NAME", "GPUSLICE_THREAD_ANNOTATIONS"}
+    text = (patches / "agent-thread-annotations-permissions.yaml").read_text()
+    account = pod("gpuslice-agent")["serviceAccountName"]
+    assert permissions(account, list(yaml.safe_load_all(text))) == {
+        ("", "", "pods"): {"get", "list", "watch"}
+    }
+    assert "`deploy/patches/agent-thread-annotations.yaml`" in SECURITY
 
 
 def variables(container: Object) -> set[str]:

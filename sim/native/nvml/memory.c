@@ -1,8 +1,8 @@
 /* Memory of GPUs and MIG devices, and the limits per cgroup of driver 615. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
+#include "cgroup.h"
 #include "library.h"
 #include "mig.h"
 #include "procs.h"
@@ -63,13 +63,6 @@ NVML_API nvmlDeviceGetMemoryBusWidth(nvml_device handle, unsigned *bits)
     return give_number(handle, "memory.bus_width", bits);
 }
 
-/* The path below the cgroup mount, as /proc/<pid>/cgroup shows it. */
-static const char *cgroup_of(const char *path)
-{
-    static const char mount[] = "/sys/fs/cgroup";
-    return strncmp(path, mount, sizeof mount - 1) == 0 ? path + sizeof mount - 1 : path;
-}
-
 static int limits_supported(const struct device *device)
 {
     return driver_branch(device->state) >= LIMITS_SINCE_BRANCH && device->mig == WHOLE_GPU &&
@@ -85,30 +78,13 @@ NVML_API nvmlDeviceSetMemoryLimits_v1(nvml_device handle, const struct memory_li
     NEED(limits->soft <= limits->hard);
     if (!may_administer(device.state))
         return NVML_NO_PERMISSION;
+    if (gpu_number(&device, "limits.ignored", 0))
+        return NVML_SUCCESS;
     char line[4608];
     int length = snprintf(line, sizeof line, "gpu.%d.limits.%s=%llu %llu\n", device.gpu,
-                          cgroup_of(limits->cgroup), limits->soft, limits->hard);
+                          sim_cgroup_below_mount(limits->cgroup), limits->soft, limits->hard);
     NEED(length < (int)sizeof line);
     return sim_state_append(device.state, line) == 0 ? NVML_SUCCESS : NVML_UNKNOWN;
-}
-
-/* 1 if the process is in the cgroup or below it. */
-static int is_inside(int pid, const char *cgroup)
-{
-    char path[32], text[4608];
-    snprintf(path, sizeof path, "/proc/%d/cgroup", pid);
-    FILE *file = fopen(path, "re");
-    if (!file)
-        return 0;
-    size_t length = strlen(cgroup);
-    int inside = 0;
-    while (!inside && fgets(text, sizeof text, file)) {
-        text[strcspn(text, "\n")] = '\0';
-        if (strncmp(text, "0::", 3) == 0 && strncmp(text + 3, cgroup, length) == 0)
-            inside = text[3 + length] == '\0' || text[3 + length] == '/';
-    }
-    fclose(file);
-    return inside;
 }
 
 NVML_API nvmlDeviceGetMemoryLimits_v1(nvml_device handle, struct memory_limits_used *limits)
@@ -117,17 +93,8 @@ NVML_API nvmlDeviceGetMemoryLimits_v1(nvml_device handle, struct memory_limits_u
     if (!limits_supported(&device))
         return NVML_NOT_SUPPORTED;
     NEED(limits && limits->cgroup);
-    const char *cgroup = cgroup_of(limits->cgroup);
-    limits->soft = 0;
-    limits->hard = ~0ull;
-    const char *stored = sim_text(device.state, "", "gpu.%d.limits.%s", device.gpu, cgroup);
-    sscanf(stored, "%llu %llu", &limits->soft, &limits->hard);
-    limits->used = 0;
-    struct sim_proc *list;
-    int count = sim_procs_read(device.state, device.gpu, SIM_WHOLE_GPU, SIM_WHOLE_GPU, &list);
-    for (int i = 0; i < count; i++)
-        if (is_inside(list[i].pid, cgroup))
-            limits->used += list[i].used;
-    free(list);
+    const char *cgroup = sim_cgroup_below_mount(limits->cgroup);
+    sim_cgroup_limits(device.state, device.gpu, cgroup, &limits->soft, &limits->hard);
+    limits->used = sim_cgroup_used(device.state, device.gpu, cgroup);
     return NVML_SUCCESS;
 }

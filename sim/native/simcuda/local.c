@@ -7,6 +7,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "cgroup.h"
 #include "locate.h"
 
 enum { PROHIBITED = 2, EXCLUSIVE_PROCESS = 3 };
@@ -111,7 +112,11 @@ static uint64_t free_bytes(const struct local *local, const struct device *devic
 uint64_t local_free_bytes(struct local *local, const struct device *device, int ordinal)
 {
     sim_state_refresh(local->state);
-    return free_bytes(local, device, ordinal);
+    uint64_t free = free_bytes(local, device, ordinal);
+    uint64_t room = device->mig < 0
+                        ? sim_cgroup_reported_room(local->state, device->index, getpid())
+                        : UINT64_MAX;
+    return room < free ? room : free;
 }
 
 /* Another process that opened the GPU itself, 0 if there is none. */
@@ -172,6 +177,9 @@ static int take(struct local *local, const struct device *device, int ordinal, u
 {
     if (bytes > free_bytes(local, device, ordinal))
         return fail(failure, "CUDA_ERROR_OUT_OF_MEMORY", "%s is full", device->uuid);
+    if (device->mig < 0 && bytes > sim_cgroup_room(local->state, device->index, getpid()))
+        return fail(failure, "CUDA_ERROR_OUT_OF_MEMORY", "%s: the limit of the cgroup is reached",
+                    device->uuid);
     struct sim_proc *proc = proc_of(local, device, ordinal);
     proc->used += bytes;
     local->is_registered = sim_proc_hold(local->state, proc, &local->held[ordinal]) == 0;

@@ -198,6 +198,10 @@ class Faults:
         """An NVML function (`nvmlDeviceRegisterEvents`) fails for one GPU. None ends it."""
         self._set(gpu, {f"fault.{function}": _error(code)})
 
+    def ignore_memory_limits(self, gpu: Which, *, ignored: bool = True) -> None:
+        """Limits of cgroups are accepted and not set."""
+        self._set(gpu, {"limits.ignored": int(ignored)})
+
     def hang(self, gpu: Which | None = None, function: str = "", *, hangs: bool = True) -> None:
         """NVML calls do not return: all, those of one GPU, those of one function, or both.
 

@@ -34,6 +34,9 @@ Keys in addition to those in `docs/simulation.md` (`<i>` a GPU, `<j>` a MIG devi
 `gpu.<i>.pci.driver`                  kernel driver of a GPU that is not present; `-` = unbound
 `gpu.<i>.limits.<cgroup>`             driver 615: `<soft> <hard>` bytes for a cgroup (path below
                                       /sys/fs/cgroup, with its leading slash)
+`limits.flat`                         1: limits of cgroups do not apply to those below (a kernel
+                                      without the dmem controller)
+`gpu.<i>.limits.ignored`              1: limits of cgroups are accepted and not set
 `gpu.<i>.mig.capable`, `.mode`, …     `pending`, `max` devices, `count` of devices
 `gpu.<i>.mig.profile.<number>`        id, slices, max, SMs, MiB, engines (5), memory slices,
                                       possible starts, name

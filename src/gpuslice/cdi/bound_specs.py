@@ -6,6 +6,7 @@ as the pod exists, and an agent that restarts finds the name again without any s
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -22,6 +23,8 @@ VENDOR, CLASS = "gpuslice.io", "container"
 
 _PREFIX, _SUFFIX = f"{VENDOR}-", ".json"
 _PROBE = "probe"
+# Each needs an inotify instance while it waits. By default, a user has 128 on the whole node.
+_MOST_AT_ONCE = 16
 
 
 def device_name(resource: str, ids: Iterable[str]) -> str:
@@ -43,6 +46,7 @@ class BoundSpecs:
         self._directory = directory
         # Files that the runtime has perhaps not read since they changed.
         self._unread: set[str] = set()
+        self._writing = asyncio.Semaphore(_MOST_AT_ONCE)
 
     def __contains__(self, name: str) -> bool:
         return self._path(name).exists()
@@ -91,9 +95,20 @@ class BoundSpecs:
                 removed.append(name)
         return removed
 
+    def variables(self, variable: str) -> dict[str, str]:
+        """The value of an environment variable in each specification that has it. Blocks."""
+        found = {}
+        for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"):
+            name = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
+            value = _variable(path, variable)
+            if value is not None:
+                found[name] = value
+        return found
+
     async def _write(self, path: Path, content: bytes, seconds: float) -> bool:
         try:
-            return await replace_and_await_reader(path, content, seconds)
+            async with self._writing:
+                return await replace_and_await_reader(path, content, seconds)
         except OSError as error:
             raise CdiError(
                 f"{path} cannot be written ({error.strerror}): mount the host's "
@@ -110,6 +125,16 @@ def _content(cls: str, name: str, edits: ContainerEdits) -> bytes:
 
     spec = Spec(cls, {name: edits}, vendor=VENDOR)
     return json.dumps(document(spec, Style()), indent=2).encode() + b"\n"
+
+
+def _variable(path: Path, variable: str) -> str | None:
+    try:
+        [device] = json.loads(path.read_bytes())["devices"]
+        variables = device["containerEdits"].get("env", ())
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return None  # it was removed meanwhile, or it is not ours
+    values = dict(str(one).split("=", 1) for one in variables if "=" in str(one))
+    return values.get(variable)
 
 
 def _mark_as_needed(path: Path) -> bool:

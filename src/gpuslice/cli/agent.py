@@ -12,6 +12,7 @@ from gpuslice.config.option_values import OptionValues
 from gpuslice.config.settings import Settings
 from gpuslice.config.startup_options import StartupOptions, startup_options
 from gpuslice.config.timing import read_timing
+from gpuslice.slicing.rules import MemoryRule, Rules
 
 AGENT = DaemonProgram(
     "gpuslice agent",
@@ -24,10 +25,12 @@ AGENT = DaemonProgram(
     ),
     is_drop_in=False,
 )
+# Slices reach their limits, also on a full GPU.
+AGENT_DEFAULTS = Settings(rules=Rules(memory=MemoryRule(reserve_mib=None)))
 
 
 def run_agent_command(args: Sequence[str]) -> None:
-    run_agent_program(AGENT, args, Settings())
+    run_agent_program(AGENT, args, AGENT_DEFAULTS)
 
 
 def run_agent_program(program: DaemonProgram, args: Sequence[str], defaults: Settings) -> None:

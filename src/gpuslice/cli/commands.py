@@ -9,6 +9,7 @@ import typer
 from gpuslice.cli.agent import AGENT, run_agent_command
 from gpuslice.cli.daemon_program import exit_with_message
 from gpuslice.cli.labels import LABELS, run_labels_command
+from gpuslice.cli.mps_control_daemon import MPS, run_mps_command
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.value_parsers import split_list
 
@@ -50,6 +51,11 @@ def gpuslice(
 @app.command(help=AGENT.summary, add_help_option=False, context_settings=_PASS_ALL_ARGUMENTS)
 def agent(context: typer.Context) -> None:
     run_agent_command(context.args)
+
+
+@app.command(help=MPS.summary, add_help_option=False, context_settings=_PASS_ALL_ARGUMENTS)
+def mps(context: typer.Context) -> None:
+    run_mps_command(context.args)
 
 
 @app.command(help=LABELS.summary, add_help_option=False, context_settings=_PASS_ALL_ARGUMENTS)

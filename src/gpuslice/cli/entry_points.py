@@ -12,7 +12,7 @@ import sys
 
 
 def gpuslice() -> None:
-    if sys.argv[1:2] in (["agent"], ["labels"]):  # the others end with their terminal
+    if sys.argv[1:2] in (["agent"], ["labels"], ["mps"]):  # the others end with their terminal
         _ignore_reloads()
     from gpuslice.cli.main import main
 

@@ -25,8 +25,15 @@ log = Logger(__name__)
 _DEFAULT_UNIT = "GiB"
 _DEFAULT_PIPE = "/tmp/nvidia-mps"  # noqa: S108 (the default of MPS itself)
 _DEBUG_VERBOSITY = 4
-# The socket, and the address for the kubelet's probes.
-_BY_VARIABLE = ("kubelet-socket", "metrics-address")
+# The socket, the address for the kubelet's probes, and MPS as gpushare does not have it.
+_BY_VARIABLE = (
+    "kubelet-socket",
+    "metrics-address",
+    "mps-mode",
+    "mps-root",
+    "mps-shm",
+    "memory-reserve",
+)
 _NO_EFFECT = "No effect: the plugin needs no list of pods."
 _STDERR = "No effect: logs always go to standard error."
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpuslice.cli.agent import AGENT_DEFAULTS
 from gpuslice.cli.daemon_program import (
     DaemonProgram,
     read_flags,
@@ -50,7 +51,7 @@ GPU_FEATURE_DISCOVERY = DaemonProgram(
 )
 # sharing.mps requires an MPS root, but labels do not depend on it.
 _ANY_MPS_ROOT = ContainerSettings(mps_root="/run/nvidia/mps")
-LABELS_DEFAULTS = Settings(containers=_ANY_MPS_ROOT)
+LABELS_DEFAULTS = replace(AGENT_DEFAULTS, containers=_ANY_MPS_ROOT)
 # Like nvidia-device-plugin, it assumes whole GPUs.
 GFD_DEFAULTS = Settings(rules=Rules(), containers=_ANY_MPS_ROOT)
 

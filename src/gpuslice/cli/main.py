@@ -19,6 +19,10 @@ def main() -> None:
             from gpuslice.cli.labels import run_labels_command
 
             run_labels_command(args)
+        case ["mps", *args]:
+            from gpuslice.cli.mps_control_daemon import run_mps_command
+
+            run_mps_command(args)
         case _:
             from gpuslice.cli.commands import app
 

@@ -1,11 +1,13 @@
-"""`mps-control-daemon`: MPS for replicas, with the command line of NVIDIA's program."""
+"""`gpuslice mps`, and `mps-control-daemon` with the command line of NVIDIA's program."""
 
 from __future__ import annotations
 
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
 
+from gpuslice.cli.agent import AGENT_DEFAULTS
 from gpuslice.cli.daemon_program import (
     DaemonProgram,
     exit_with_message,
@@ -30,13 +32,22 @@ PROGRAM = DaemonProgram(
     ),
     usage=("[flags]", MOUNT_SHM),
 )
+MPS = DaemonProgram(
+    "gpuslice mps",
+    "Run the MPS daemons that limit containers.",
+    OPTION_GROUPS,
+    details=(
+        "Use the settings of gpuslice agent. Memory slices have daemons with mps-mode managed.",
+        "The host's MPS root (mps-root) must be mounted at /mps.",
+    ),
+    is_drop_in=False,
+)
 # NVIDIA's chart does not set the MPS root for this program, which finds it at /mps. Only the plugin
 # needs the path on the host.
-DEFAULTS = Settings(
-    rules=Rules(),
-    containers=ContainerSettings(mps_root="/run/nvidia/mps"),
-    wait_for_devices=True,
-)
+_ROOT = ContainerSettings(mps_root="/run/nvidia/mps")
+DEFAULTS = Settings(rules=Rules(), containers=_ROOT, wait_for_devices=True)
+# What the agent slices has daemons.
+MPS_DEFAULTS = replace(AGENT_DEFAULTS, containers=_ROOT, wait_for_devices=True)
 
 
 def main() -> None:
@@ -45,7 +56,11 @@ def main() -> None:
         read_flags(PROGRAM, args)
         mount()
     else:
-        run(args)
+        _run(PROGRAM, args, DEFAULTS)
+
+
+def run_mps_command(args: Sequence[str]) -> None:
+    _run(MPS, args, MPS_DEFAULTS)
 
 
 def mount() -> None:
@@ -58,13 +73,13 @@ def mount() -> None:
     print(f"{command}: {result}", file=sys.stderr)
 
 
-def run(args: Sequence[str]) -> None:
-    values = read_option_values(PROGRAM, args)
-    with running_daemon(PROGRAM, values):
+def _run(program: DaemonProgram, args: Sequence[str], defaults: Settings) -> None:
+    values = read_option_values(program, args)
+    with running_daemon(program, values):
         from gpuslice.programs.mps_daemons import run_mps_daemons
 
         run_mps_daemons(
-            lambda path: load_settings(values, DEFAULTS, path),
+            lambda path: load_settings(values, defaults, path),
             startup_options(values),
             read_timing(os.environ),
         )

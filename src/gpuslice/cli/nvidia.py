@@ -7,6 +7,7 @@ import sys
 from gpuslice.cli.agent import run_agent_program
 from gpuslice.cli.daemon_program import DaemonProgram
 from gpuslice.config.agent_options import OPTION_GROUPS
+from gpuslice.config.memory_limit_settings import MemoryLimitMode, MemoryLimitSettings
 from gpuslice.config.settings import Bind, Settings
 from gpuslice.slicing.rules import Rules
 
@@ -17,7 +18,12 @@ PROGRAM = DaemonProgram(
     details=("Without any option, whole GPUs are advertised.",),
 )
 # Like NVIDIA's plugin, it waits on a node without GPUs, and its answers contain all limits.
-DEFAULTS = Settings(rules=Rules(), wait_for_devices=True, bind=Bind.ENV)
+DEFAULTS = Settings(
+    rules=Rules(),
+    wait_for_devices=True,
+    bind=Bind.ENV,
+    memory_limits=MemoryLimitSettings(MemoryLimitMode.OFF),
+)
 
 
 def main() -> None:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-from collections.abc import AsyncGenerator, AsyncIterable
+from collections.abc import AsyncGenerator
 from http import HTTPStatus
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from gpuslice.backoff import Backoff
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.errors import ClusterError
+from gpuslice.cluster.list_watch import Listed, Query, list_and_watch
 from gpuslice.codes import Code
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
@@ -21,10 +21,6 @@ if TYPE_CHECKING:
 
 log = Logger(__name__)
 
-# How long the server keeps a watch open. It differs from node to node to spread the load.
-_WATCH_SECONDS = (240, 360)
-# The server has dropped a watch that lasts longer.
-_GRACE_SECONDS = 30
 _NOTHING = object()
 _API_SERVER = "API server"
 
@@ -79,38 +75,13 @@ async def _follow(api: ApiServer, name: str) -> AsyncGenerator[Node | None, None
     """Yields the Node (None: it does not exist), then each change of it, for some minutes."""
     from lightkube.resources.core_v1 import Node
 
-    listed = api.client.list(Node, fields={"metadata.name": name})
-    with api.errors(f"reading node {name!r}"):
-        found = [node async for node in listed]
-        version = listed.resourceVersion
-    yield found[0] if found else None
-
-    seconds = random.SystemRandom().randint(*_WATCH_SECONDS)
-    watch = api.client.watch(
-        Node,
-        fields={"metadata.name": name},
-        resource_version=version,
-        server_timeout=seconds,
-    )
-    deadline = asyncio.get_running_loop().time() + seconds + _GRACE_SECONDS
-    async with contextlib.aclosing(_generator(watch)) as events:
-        while True:
-            try:
-                # Not around the `yield`, which takes as long as the caller takes.
-                async with asyncio.timeout_at(deadline):
-                    with api.errors(f"watching node {name!r}"):
-                        event, node = await anext(events)
-            except (TimeoutError, StopAsyncIteration):
-                return
-            if event in ("ADDED", "MODIFIED"):
-                yield node
-
-
-def _generator(
-    watch: AsyncIterable[tuple[str, Node]],
-) -> AsyncGenerator[tuple[str, Node], None]:
-    """lightkube's signature is too narrow: what it returns can be closed."""
-    return cast("AsyncGenerator[tuple[str, Node], None]", watch)
+    query = Query(Node, f"node {name!r}", {"metadata.name": name})
+    async with contextlib.aclosing(list_and_watch(api, query)) as steps:
+        async for step in steps:
+            if isinstance(step, Listed):
+                yield step.objects[0] if step.objects else None
+            elif not step.is_gone:
+                yield step.object
 
 
 def _value(node: Node | None, label: str) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuslice.config.container_options import CDI_OPTIONS, CONTAINER_OPTIONS, NESTED_OPTIONS
+from gpuslice.config.memory_limit_settings import MEMORY_LIMIT_OPTIONS
 from gpuslice.config.option_definition import Option, OptionGroup, OptionKind, options_in
 from gpuslice.config.resource_options import DEVICE_OPTIONS, MEMORY_OPTIONS
 from gpuslice.config.settings import KUBELET_SOCKET
@@ -87,6 +88,7 @@ OPTION_GROUPS = (
     OptionGroup("CDI", CDI_OPTIONS),
     OptionGroup("Nested clusters", NESTED_OPTIONS),
     OptionGroup("Watchdog", WATCHDOG_OPTIONS),
+    OptionGroup("Memory limits of the driver", MEMORY_LIMIT_OPTIONS),
     OptionGroup("Configuration", SOURCE_OPTIONS),
     OptionGroup("Labels, metrics and logs", TELEMETRY_OPTIONS),
 )

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_content import FileContent
+from gpuslice.config.memory_limit_settings import MemoryLimitSettings
 from gpuslice.config.option_values import OptionReader
 from gpuslice.config.settings import (
+    HOST_SHM,
     NESTED_ENV,
     NESTED_MOUNT,
     CdiSettings,
@@ -14,6 +17,7 @@ from gpuslice.config.settings import (
     DeviceList,
     HealthSettings,
     MemoryMps,
+    MpsMode,
     Nested,
     Settings,
 )
@@ -24,6 +28,7 @@ from gpuslice.config.value_parsers import (
     parse_memory_selection,
     parse_memory_unit,
     parse_threads,
+    parse_unit_reserve,
 )
 from gpuslice.config.watchdog_settings import WatchdogSettings
 from gpuslice.config.xid_list import parse_xid_list
@@ -32,7 +37,7 @@ from gpuslice.slicing.rules import ALL, DEFAULT_NAME, MemoryRule, NameRule, Rule
 # Any of these turns memory units on.
 _MEMORY_OPTIONS = (
     "resource", "memory-devices", "memory-unit", "memory-reserve", "memory-advertise",
-    "memory-ids", "threads", "mps-pipe",
+    "memory-ids", "threads", "mps-mode", "mps-pipe",
 )  # fmt: skip
 
 
@@ -61,6 +66,10 @@ def build_settings(options: OptionReader, file: FileContent, base: Settings) -> 
         nested_file=_nested_file(options, base.nested_file),
         labels=file.labels,
         watchdog=_watchdog(options, base.watchdog),
+        memory_limits=MemoryLimitSettings(
+            mode=options.choice("memory-limits", base.memory_limits.mode),
+            cgroup_root=options.text("cgroup-root", base.memory_limits.cgroup_root),
+        ),
     )
 
 
@@ -111,22 +120,35 @@ def _memory(
         reserve_mib=(
             base.reserve_mib
             if reserve is None
-            else parse_memory_reserve(reserve.source, reserve.text)
+            else parse_unit_reserve(reserve.source, reserve.text)
         ),
         threads=base.threads if threads is None else parse_threads(threads.source, threads.text),
         ids=options.choice("memory-ids", base.ids),
         advertise=options.choice("memory-advertise", base.advertise),
-        limited=mps.pipe is not None,
+        limited=mps.mode is not MpsMode.NONE,
+        daemon_per_gpu=mps.is_managed,
     )
     by_default = default is not None and not file.advertises_devices
     return rule if selection is not None and (wanted or by_default) else None
 
 
 def _memory_mps(options: OptionReader, base: MemoryMps) -> MemoryMps:
+    # An empty flag turns off MPS that the file turns on.
+    pipe = options.text("mps-pipe", base.pipe or "") or None
+    mode = options.choice("mps-mode", MpsMode.NONE if pipe is None else MpsMode.EXTERNAL)
+    if mode is MpsMode.EXTERNAL and pipe is None:
+        raise ConfigError(
+            "mps-mode",
+            mode.value,
+            "set mps-pipe to the pipe directory of the MPS control daemon that runs on the node, "
+            "or use managed",
+        )
+    shm = options.text("mps-shm", base.shm or "") or None
     return MemoryMps(
-        # An empty flag turns off MPS that the file turns on.
-        pipe=options.text("mps-pipe", base.pipe or "") or None,
+        pipe=pipe if mode is MpsMode.EXTERNAL else None,
         check=options.choice("mps-check", base.check),
+        shm=HOST_SHM if shm == "host" else shm,
+        is_managed=mode is MpsMode.MANAGED,
     )
 
 

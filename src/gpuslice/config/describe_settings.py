@@ -56,6 +56,8 @@ def _flags(settings: Settings) -> dict[str, object]:
         "deviceDiscoveryStrategy": settings.discovery.value,
         "bind": settings.bind.value,
         "threadAnnotations": settings.thread_annotations.value,
+        "memoryLimits": settings.memory_limits.mode.value,
+        "cgroupRoot": settings.memory_limits.cgroup_root,
         "nested": settings.nested.value,
         **_if_set("nestedEnv", settings.nested_env),
         "nestedFile": settings.nested_file or "none",
@@ -115,11 +117,16 @@ def _memory(settings: Settings) -> dict[str, object]:
         "resource": memory.resource,
         "devices": _selection(memory.devices),
         "unit": str(memory.unit),
-        "reserve": _size(memory.reserve_mib),
+        "reserve": "auto" if memory.reserve_mib is None else _size(memory.reserve_mib),
         "threads": _threads(memory.threads),
         "advertise": memory.advertise.value,
         "ids": memory.ids.value,
-        "mps": {**_if_set("pipeDirectory", mps.pipe), "check": mps.check.value},
+        "mps": {
+            "mode": mps.mode.value,
+            **_if_set("pipeDirectory", mps.pipe),
+            "check": mps.check.value,
+            **_if_set("shm", mps.shm),
+        },
     }
 
 

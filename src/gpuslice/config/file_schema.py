@@ -49,6 +49,9 @@ class Flags(_Section, frozen=True):
     device_discovery_strategy: str | None = None
     bind: str | None = None
     # YAML reads a bare `off` as false.
+    memory_limits: str | bool | None = None
+    cgroup_root: str | None = None
+    # YAML reads a bare `off` as false.
     thread_annotations: str | bool | None = None
     # YAML reads a bare `off` as false.
     nested: str | bool | None = None
@@ -72,9 +75,11 @@ class Resources(_Section, frozen=True):
 
 
 class Mps(_Section, frozen=True):
+    mode: str | None = None
     pipe_directory: str | None = None
     # YAML reads a bare `off` as false.
     check: str | bool | None = None
+    shm: str | None = None
 
 
 class MemorySharing(_Section, frozen=True):

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import LimitedResource, NamedShareEntry
-from gpuslice.config.value_parsers import parse_memory_size, parse_resource_name, parse_threads
+from gpuslice.config.value_parsers import (
+    parse_memory_size,
+    parse_replica_threads,
+    parse_resource_name,
+)
 from gpuslice.slicing.rules import NamedShare
 from gpuslice.slicing.threads import ThreadRule
 
@@ -49,6 +53,8 @@ def _parse(key: str, entry: NamedShareEntry, resource: str, threads: ThreadRule)
     return NamedShare(
         entry.name,
         parse_memory_size(f"{key}.memory", str(entry.memory)),
-        threads if entry.threads is None else parse_threads(f"{key}.threads", str(entry.threads)),
+        threads
+        if entry.threads is None
+        else parse_replica_threads(f"{key}.threads", str(entry.threads)),
         entry.count,
     )

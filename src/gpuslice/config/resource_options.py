@@ -30,8 +30,9 @@ MEMORY_OPTIONS = (
     ),
     Option(
         "memory-reserve",
-        "Memory of each GPU that is not divided into units, for the MPS server.",
-        "0",
+        "Memory of each GPU that is not divided into units: a size, or auto for what the driver "
+        "and the MPS server need.",
+        "auto with gpuslice agent, 0 otherwise",
         ("GPUSLICE_MEMORY_RESERVE",),
         key="sharing.memory.reserve",
     ),
@@ -54,26 +55,43 @@ MEMORY_OPTIONS = (
     Option(
         "threads",
         "Limit on the threads of a container: proportional to its memory, uniform (100/n percent, "
-        "n is the number of units of the GPU), uniform-half (twice that), an amount such as 30% or "
-        "20 SMs, or none.",
+        "n is the number of units of the GPU), uniform-half (twice that), sm_partition "
+        "(proportional, as SMs that no other container uses), an amount such as 30% or 20 SMs, or "
+        "none.",
         "proportional",
         ("GPUSLICE_THREADS",),
         key="sharing.memory.threads",
     ),
     Option(
+        "mps-mode",
+        "Who runs MPS, which limits containers: managed (gpuslice mps, with a daemon for each "
+        "GPU), external (the daemon at mps-pipe) or none (memory is counted and not limited).",
+        "external if mps-pipe is set, none otherwise",
+        ("GPUSLICE_MPS_MODE",),
+        key="sharing.memory.mps.mode",
+    ),
+    Option(
         "mps-pipe",
-        "Pipe directory of the MPS daemon of the node. It turns on limits for containers.",
+        "Pipe directory of an external MPS daemon of the node. It turns on limits for containers.",
         "",
         ("GPUSLICE_MPS_PIPE",),
         key="sharing.memory.mps.pipeDirectory",
     ),
     Option(
         "mps-check",
-        "Mark slices unhealthy while MPS does not respond: require (always), auto (only if the "
-        "agent can see the pipe directory) or off.",
+        "Mark slices unhealthy while an external MPS daemon does not respond: require (always), "
+        "auto (only if the agent can see the pipe directory) or off.",
         "require",
         ("GPUSLICE_MPS_CHECK",),
         key="sharing.memory.mps.check",
+    ),
+    Option(
+        "mps-shm",
+        "Directory on the host that containers get as /dev/shm, as the external MPS daemon has it; "
+        "host for /dev/shm of the host.",
+        "",
+        ("GPUSLICE_MPS_SHM",),
+        key="sharing.memory.mps.shm",
     ),
 )
 
@@ -102,7 +120,8 @@ DEVICE_OPTIONS = (
     ),
     Option(
         "mps-root",
-        "Directory of the MPS daemons on the host. Required for replicas with MPS.",
+        "Directory of the MPS daemons on the host. Required for replicas with MPS, and for memory "
+        "units with mps-mode managed.",
         "",
         ("MPS_ROOT",),
         key="flags.mpsRoot",

@@ -9,12 +9,14 @@ from pathlib import Path
 
 from gpuslice.config.describe_settings import describe_settings
 from gpuslice.config.errors import ConfigError
+from gpuslice.config.memory_limit_settings import MEMORY_LIMIT_DEFAULTS, MemoryLimitSettings
 from gpuslice.config.nested_rules import check_nested_rules
 from gpuslice.config.validation import (
     check_absolute_path,
     check_file_path,
     check_imex_channels,
     check_path,
+    check_pipe_directory,
     check_socket_path,
 )
 from gpuslice.config.watchdog_settings import WATCHDOG_DEFAULTS, WatchdogSettings
@@ -36,6 +38,8 @@ NESTED_ENV = "/gpu.env"
 # path would hide the list, or keep the container from starting. It is at the root, because the
 # container may mount something else at /run or /etc.
 NESTED_MOUNT = "/gpuslice/gpu.env"
+# Shared memory of the host.
+HOST_SHM = "/dev/shm"  # noqa: S108
 NESTED_DIRECTORY = "/var/lib/gpuslice/nested"
 FEATURES_FILE = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 MACHINE_TYPE_FILE = "/sys/class/dmi/id/product_name"
@@ -50,6 +54,14 @@ class MpsCheck(Enum):
     REQUIRE = "require"  # slices are unhealthy and containers do not start
     AUTO = "auto"  # like `require`, but only if the agent can see the pipe directory
     OFF = "off"  # slices stay healthy
+
+
+class MpsMode(Enum):
+    """Who runs the MPS control daemons that limit containers to their memory units."""
+
+    MANAGED = "managed"  # `gpuslice mps`: one daemon for each GPU
+    EXTERNAL = "external"  # somebody else: one daemon for the node
+    NONE = "none"  # nobody: memory is counted and not limited
 
 
 class DeviceList(Enum):
@@ -94,16 +106,28 @@ class Nested(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MemoryMps:
-    """The MPS control daemon that limits containers to their memory units."""
+    """The MPS control daemons that limit containers to their memory units."""
 
-    # Its pipe directory; None: memory is counted and not limited.
+    # Only in the mode `external`: the pipe directory, and what the agent does without an answer.
     pipe: str | None = None
     check: MpsCheck = MpsCheck.REQUIRE
+    # Only in the mode `external`: the directory on the host that the daemon has as /dev/shm, for
+    # containers; None: they have their own.
+    shm: str | None = None
+    is_managed: bool = False
+
+    @property
+    def mode(self) -> MpsMode:
+        if self.is_managed:
+            return MpsMode.MANAGED
+        return MpsMode.NONE if self.pipe is None else MpsMode.EXTERNAL
 
     def __post_init__(self) -> None:
+        if self.shm is not None:
+            check_absolute_path("mps-shm", self.shm, "it is a directory on the host, or host")
         if self.pipe is not None:
             check_absolute_path("mps-pipe", self.pipe, "containers mount it at the same path")
-            check_socket_path("mps-pipe", self.pipe, Path(self.pipe) / "control")
+            check_pipe_directory("mps-pipe", self.pipe)
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +142,7 @@ class ContainerSettings:
     mofed: bool = False
     imex_channels: tuple[int, ...] = ()
     imex_required: bool = False
-    # On the host. Replicas with MPS require it.
+    # On the host. Replicas with MPS require it, and memory units with managed MPS.
     mps_root: str | None = None
     # Root in a container is an ordinary client of MPS: it cannot set limits or end the daemon.
     mps_hide_privileged_socket: bool = True
@@ -219,6 +243,7 @@ class Settings:
     nested_file: str | None = NESTED_MOUNT
     labels: LabelSettings = LABEL_DEFAULTS
     watchdog: WatchdogSettings = WATCHDOG_DEFAULTS
+    memory_limits: MemoryLimitSettings = MEMORY_LIMIT_DEFAULTS
 
     def __post_init__(self) -> None:
         if self.nested_env is not None:
@@ -226,6 +251,7 @@ class Settings:
         check_absolute_path("nested-dir", self.nested_directory, "it is mounted from the host")
         if self.nested_file is not None:
             check_file_path("nested-file", self.nested_file)
+        self._check_mps_root()
         self._check_mps_replicas()
         check_nested_rules(self.rules)
         self._check_memory_resource()
@@ -241,17 +267,26 @@ class Settings:
         """The settings in the layout of the configuration file."""
         return describe_settings(self)
 
-    def _check_mps_replicas(self) -> None:
-        if not any(rule.strategy is SharingStrategy.MPS for rule in self.rules.replicas):
-            return
-        if self.containers.mps_root is None:
+    @property
+    def has_mps_replicas(self) -> bool:
+        return any(rule.strategy is SharingStrategy.MPS for rule in self.rules.replicas)
+
+    @property
+    def has_managed_slices(self) -> bool:
+        return self.rules.memory is not None and self.memory_mps.is_managed
+
+    def _check_mps_root(self) -> None:
+        uses_root = self.has_mps_replicas or self.has_managed_slices
+        if uses_root and self.containers.mps_root is None:
             raise ConfigError(
                 "mps-root",
                 "",
                 "using MPS requires --mps-root (MPS_ROOT, flags.mpsRoot): the directory on the "
                 "host for the pipes of the MPS daemons, for example /run/nvidia/mps",
             )
-        if self.rules.mig_strategy is MigStrategy.MIXED:
+
+    def _check_mps_replicas(self) -> None:
+        if self.has_mps_replicas and self.rules.mig_strategy is MigStrategy.MIXED:
             raise ConfigError(
                 "mig-strategy",
                 "mixed",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from gpuslice.config.option_values import OptionReader
-from gpuslice.config.settings import Bind, Nested, Settings
+from gpuslice.config.settings import Bind, MpsMode, Nested, Settings
 from gpuslice.config.xid_list import parse_xid_list
 from gpuslice.slicing.thread_annotations import ThreadAnnotations
 
@@ -26,6 +26,7 @@ def settings_warnings(options: OptionReader, settings: Settings) -> tuple[str, .
         *parse_xid_list(options.get("enabled-xids")).warnings,
         *_cdi_warnings(settings),
         *_memory_warnings(options, settings),
+        *_mps_warnings(options, settings),
         *_nested_warnings(options, settings),
         *_bind_warnings(settings),
     )
@@ -41,13 +42,23 @@ def _cdi_warnings(settings: Settings) -> Iterator[str]:
 def _memory_warnings(options: OptionReader, settings: Settings) -> Iterator[str]:
     memory = settings.rules.memory
     if memory is None:
-        if options.text("mps-pipe", ""):
-            yield "mps-pipe has no effect: memory units are off; set memory-devices"
+        for name in ("mps-mode", "mps-pipe"):
+            if options.text(name, ""):
+                yield f"{name} has no effect: memory units are off; set memory-devices"
     elif memory.devices.everything and settings.rules.replicas:
         yield (
             "sharing.memory takes every GPU that is not in MIG mode, so that only MIG devices have "
             "replicas; set memory-devices to the GPUs for memory units"
         )
+
+
+def _mps_warnings(options: OptionReader, settings: Settings) -> Iterator[str]:
+    mode = settings.memory_mps.mode
+    if settings.rules.memory is None or mode is MpsMode.EXTERNAL:
+        return
+    for name in ("mps-pipe", "mps-shm"):
+        if options.text(name, ""):
+            yield f"{name} has no effect: mps-mode is {mode.value}; it is for external"
 
 
 def _bind_warnings(settings: Settings) -> Iterator[str]:

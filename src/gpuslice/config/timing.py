@@ -45,15 +45,20 @@ class Timing:
     mps_restart: float = 0.5
     # Until a command to an MPS control daemon counts as failed.
     mps_command: float = 5.0
+    # Until an MPS control daemon is stopped although CUDA programs use it.
+    mps_drain: float = 30.0
     # Until an MPS control daemon answers `quit`, and then until its process exits.
     mps_quit: float = 10.0
     mps_exit: float = 5.0
-    # Until the clients of an MPS control daemon that stops are ended; whole seconds.
-    mps_drain: float = 5.0
     # The watchdog reads the memory of containers.
     watchdog_scan: float = 5.0
     # Between two steps of the watchdog against a process, and between two attempts to evict a pod.
     watchdog_step: float = 10.0
+    # Compare the memory limits of cgroups in the driver with those that pods must have.
+    memory_limit_scan: float = 5.0
+    # After a container was allowed to start: search for its cgroup, and for how long.
+    memory_limit_poll: float = 0.2
+    memory_limit_start: float = 30.0
     # Until a configuration that is being read or checked counts as invalid.
     config_check: float = 30.0
     # Search for lists of nested nodes that no container uses, and how long to keep them at least.

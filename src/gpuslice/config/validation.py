@@ -10,6 +10,8 @@ from gpuslice.config.errors import ConfigError
 
 # sun_path holds 108 bytes with its terminating zero.
 _LONGEST_SOCKET_PATH = 107
+# As NVIDIA's control programs accept it: they add the names of their sockets.
+_LONGEST_PIPE_DIRECTORY = 87
 # PATH_MAX without the terminating zero, and NAME_MAX.
 _LONGEST_PATH = 4095
 _LONGEST_FILE_NAME = 255
@@ -71,6 +73,17 @@ def check_file_path(field: str, path: str) -> None:
     check_absolute_path(field, path, "it is a file of containers")
     if path == "/":
         raise ConfigError(field, path, "name a file, for example /gpu.env")
+
+
+def check_pipe_directory(field: str, path: str) -> None:
+    """Of MPS, which rejects a path that is too long without a message."""
+    size = len(os.fsencode(path))
+    if size > _LONGEST_PIPE_DIRECTORY:
+        raise ConfigError(
+            field,
+            path,
+            f"it has {size} bytes, and MPS accepts {_LONGEST_PIPE_DIRECTORY}: use a shorter path",
+        )
 
 
 def check_socket_path(field: str, value: str, socket: Path) -> None:

@@ -11,7 +11,7 @@ from typing import TypeVar
 from gpuslice.config.errors import ConfigError
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.rules import ALL, Selection
-from gpuslice.slicing.threads import Multiprocessors, Percent, ThreadRule, ThreadStrategy
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy, parse_amount
 from gpuslice.slicing.units import MemoryUnit, parse_mib
 
 _E = TypeVar("_E", bound=Enum)
@@ -30,8 +30,6 @@ _COUNT = re.compile(r"[0-9]{1,18}")
 _INDEX = re.compile(r"[0-9]{1,6}(:[0-9]{1,6})?")
 _NAMED = re.compile(rf"(?P<kind>GPU-|MIG-)(?P<uuid>{_UUID})|MIG-GPU-{_UUID}/[0-9]+/[0-9]+")
 
-_THREADS = re.compile(r"(?P<count>[0-9]{1,5})\s*(?P<unit>%|SMs?)")
-_ALL_THREADS = 100
 
 _DURATION_PART = re.compile(r"(?P<count>[0-9]+(\.[0-9]*)?|\.[0-9]+)(?P<unit>ns|us|µs|μs|ms|s|m|h)")
 # A shorter interval would be a busy loop.
@@ -143,24 +141,38 @@ def parse_memory_reserve(field: str, text: str) -> int:
         raise ConfigError(field, text, str(error)) from error
 
 
+def parse_replica_threads(field: str, text: str) -> ThreadRule:
+    """As `parse_threads`, without static partitions: daemons for replicas do not have them."""
+    rule = parse_threads(field, text)
+    if rule is ThreadStrategy.SM_PARTITION:
+        raise ConfigError(field, text, "only sharing.memory.threads can be sm_partition")
+    return rule
+
+
+def parse_unit_reserve(field: str, text: str) -> int | None:
+    """A size in MiB; None for `auto`."""
+    if text.strip() == "auto":
+        return None
+    try:
+        return parse_memory_reserve(field, text)
+    except ConfigError as error:
+        raise ConfigError(field, text, f"use auto, or a size: {error.remedy}") from error
+
+
 def parse_threads(field: str, text: str) -> ThreadRule:
     """A strategy, or an explicit amount: `30%`, `20 SMs`."""
-    match = _THREADS.fullmatch(text.strip())
-    if match is None:
-        strategies = ", ".join(strategy.value for strategy in ThreadStrategy)
-        if text not in {strategy.value for strategy in ThreadStrategy}:
-            raise ConfigError(
-                field, text, f"choose one of {strategies}, or an amount, for example 30% or 20 SMs"
-            )
-        return ThreadStrategy(text)
-    count = int(match["count"])
-    if match["unit"] == "%":
-        if not 1 <= count <= _ALL_THREADS:
-            raise ConfigError(field, text, "use a percentage from 1% to 100%")
-        return Percent(count)
-    if not count:
-        raise ConfigError(field, text, "use at least 1 SM")
-    return Multiprocessors(count)
+    try:
+        amount = parse_amount(text)
+    except ValueError as error:
+        raise ConfigError(field, text, str(error)) from error
+    if amount is not None:
+        return amount
+    strategies = ", ".join(strategy.value for strategy in ThreadStrategy)
+    if text not in {strategy.value for strategy in ThreadStrategy}:
+        raise ConfigError(
+            field, text, f"choose one of {strategies}, or an amount, for example 30% or 20 SMs"
+        )
+    return ThreadStrategy(text)
 
 
 def parse_interval(field: str, value: str | float) -> float | None:

@@ -25,7 +25,8 @@ class WatchdogSettings:
     mode: WatchdogMode = WatchdogMode.REPORT
     # How long a container may use too much.
     grace_seconds: float = 30.0
-    # What it may use in addition: the driver counts memory that MPS does not limit.
+    # What each of its processes may use in addition. MPS counts contexts towards its limits, but
+    # that was measured in steps of this size only, so the driver may report more than MPS counts.
     slack_mib: int = 256
     # The directory with the kubelet's links to the logs of containers, as the agent sees it.
     container_logs: str = CONTAINER_LOGS
@@ -54,7 +55,8 @@ WATCHDOG_OPTIONS = (
     ),
     Option(
         "watchdog-slack",
-        "Memory that a container may use in addition to its grant.",
+        "Memory that each process of a container may use in addition to the grant, all together at "
+        "most a quarter of it.",
         "256MiB",
         ("GPUSLICE_WATCHDOG_SLACK",),
         key="watchdog.slack",

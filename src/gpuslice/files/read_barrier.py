@@ -17,17 +17,25 @@ async def replace_and_await_reader(path: Path, content: bytes, seconds: float) -
     A process that watches the directory reads the file a moment after it has its name. The watch is
     on the file itself, so reads of other files do not count.
     """
-    with Inotify() as inotify:
+    inotify = Inotify()
 
-        def write() -> None:
-            with draft_of(path) as draft:
-                write_draft(draft, content)
-                inotify.add_watch(draft, Mask.CLOSE_NOWRITE)
+    def write() -> None:
+        with draft_of(path) as draft:
+            write_draft(draft, content)
+            inotify.add_watch(draft, Mask.CLOSE_NOWRITE)
 
+    try:
         await run_to_end(write)
-        try:
-            async with asyncio.timeout(seconds):
-                await inotify.get()
-        except TimeoutError:
-            return False
-        return True
+        return await _is_read(inotify, seconds)
+    finally:
+        # The kernel takes 10 ms and more to close it. Neither this caller nor others wait for that.
+        asyncio.get_running_loop().run_in_executor(None, inotify.close)
+
+
+async def _is_read(inotify: Inotify, seconds: float) -> bool:
+    try:
+        async with asyncio.timeout(seconds):
+            await inotify.get()
+    except TimeoutError:
+        return False
+    return True

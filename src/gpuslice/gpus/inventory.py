@@ -174,6 +174,7 @@ class _Reading:
             minor=minor,
             name=name,
             memory_mib=memory_mib,
+            reserved_mib=_reserved_mib(handle, memory_mib),
             compute_capability=capability,
             multiprocessors=read_multiprocessors(handle, capability),
             numa_node=numa_node(self._sysfs, bus_id),
@@ -196,3 +197,9 @@ def _memory_mib(handle: GpuHandle) -> int:
     if not memory_mib:
         raise Nonsense("it has 0 MiB of memory")
     return memory_mib
+
+
+def _reserved_mib(handle: GpuHandle, memory_mib: int) -> int | None:
+    """None if the driver does not tell, or if it cannot be true."""
+    reserved_mib = handle.reserved_mib()
+    return reserved_mib if reserved_mib is not None and reserved_mib < memory_mib else None

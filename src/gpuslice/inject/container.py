@@ -17,6 +17,8 @@ from gpuslice.slicing.grant import Grant, GrantedPart
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.rules import SharingStrategy
 
+Adjust = Callable[[Limits, Device], Limits]
+
 
 @dataclass(frozen=True)
 class Injection:
@@ -42,9 +44,9 @@ def edits_of_one(
     grant: Grant,
     pod_units: int,
     injection: Injection,
-    adjust: Callable[[Limits], Limits] = lambda limits: limits,
+    adjust: Adjust = lambda limits, device: limits,
 ) -> ContainerEdits:
-    """`adjust` changes the limits that follow from the grant."""
+    """`adjust` changes the limits that follow from the grant. It may raise GrantRefused."""
     parts = [_visible_devices(grant, injection)]
     if grant.pool.sharing is SharingStrategy.MEMORY:
         [granted] = grant.parts
@@ -66,9 +68,7 @@ def _visible_devices(grant: Grant, injection: Injection) -> ContainerEdits:
     return visible(devices, injection.containers, injection.host)
 
 
-def _limits(
-    granted: GrantedPart, injection: Injection, adjust: Callable[[Limits], Limits]
-) -> ContainerEdits:
+def _limits(granted: GrantedPart, injection: Injection, adjust: Adjust) -> ContainerEdits:
     daemon = injection.daemons[granted.part.daemon or ""]
-    limits = adjust(granted.limits)
+    limits = adjust(granted.limits, granted.part.device)
     return mps_client(granted.part.device.uuid, limits, daemon, injection.limit_key)

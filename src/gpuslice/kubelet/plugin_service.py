@@ -42,6 +42,11 @@ class Resource(Protocol):
     def devices(self) -> Watchable[tuple[DeviceGroup, ...]]: ...
 
     @property
+    def tier(self) -> str | None:
+        """How firmly the limits of its containers hold; None: they have none, or not known yet."""
+        ...
+
+    @property
     def pre_start_required(self) -> bool:
         """Whether the kubelet must call `pre_start` before each start of a container."""
         ...
@@ -186,8 +191,16 @@ class DevicePluginService:
         return allocate_response(answers)
 
     def _allocated(self, answers: Sequence[ContainerEdits]) -> None:
+        tier = self._resource.tier
+        known = {} if tier is None else {"tier": tier}
         for answer in answers:
-            log.info(Code.ALLOCATED, "allocated", resource=self._resource.name, **_summary(answer))
+            log.info(
+                Code.ALLOCATED,
+                "allocated",
+                resource=self._resource.name,
+                **known,
+                **_summary(answer),
+            )
         self._metrics.allocated(self._resource.name, True)
 
     async def pre_start(self, raw: bytes, context: Context) -> api.PreStartContainerResponse:

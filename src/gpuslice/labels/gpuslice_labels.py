@@ -8,6 +8,7 @@ from gpuslice.labels.gpu_models import Model, family
 from gpuslice.labels.label_syntax import LONGEST, OWN_DOMAIN, key_part, with_prefix
 from gpuslice.labels.sharing import Sharing, most_common
 from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.tiers import Tier, weakest
 from gpuslice.slicing.units import MemoryUnit
 
 _PREFIX = f"{OWN_DOMAIN}/"
@@ -53,6 +54,17 @@ def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
 def binding_labels(mode: str | None) -> dict[str, str]:
     """How containers get their limits: `cdi`, or `env`, which pods can override."""
     return with_prefix(_PREFIX, {} if mode is None else {"limits.bind": mode})
+
+
+def tier_labels(tiers: Mapping[str, Tier]) -> dict[str, str]:
+    """How firmly limits hold: of each resource, and at least on this node."""
+    node = weakest(tiers.values())
+    if node is None:
+        return {}
+    labels: dict[str, object] = {"limits.tier": node.value}
+    for resource, tier in tiers.items():
+        labels[f"{_resource(resource)}.tier"] = tier.value
+    return with_prefix(_PREFIX, labels)
 
 
 def _memory_labels(pool: Pool, unit: MemoryUnit) -> dict[str, object]:

@@ -8,7 +8,7 @@ import os
 import random
 from pathlib import Path
 
-from gpuslice.mps.daemon_paths import CONTROL, resource_of
+from gpuslice.mps.daemon_paths import CONTROL, daemon_of
 from gpuslice.mps.driver_program_run import (
     Finished,
     ProgramMissing,
@@ -102,6 +102,12 @@ class ControlClient:
             raise self._unexpected(line, text, "process ids")
         return pids
 
+    async def clients(self) -> int:
+        """How many processes use a server of the daemon."""
+        lists = [await self.command(f"get_client_list {pid}") for pid in await self.servers()]
+        # A server that has ended meanwhile is answered with a sentence.
+        return sum(line.strip().isdecimal() for text in lists for line in text.splitlines())
+
     def _unexpected(self, line: str, text: str, expected: str) -> MpsUnavailable:
         return MpsUnavailable(
             f"the MPS control daemon at {self._pipe} answers {line!r} with {shortened(text)!r} "
@@ -190,10 +196,10 @@ def parse_percent(text: str) -> float | None:
 
 
 def _remedy(pipe_directory: str) -> str:
-    resource = resource_of(pipe_directory)
-    if resource is None:
+    name = daemon_of(pipe_directory)
+    if name is None:
         return f"start it with CUDA_MPS_PIPE_DIRECTORY={pipe_directory} {PROGRAM} -d"
     return (
-        "run mps-control-daemon on this node with the same configuration; the daemon for "
-        f"{resource} listens at <mps-root>/{resource}/pipe on the host"
+        "run mps-control-daemon on this node with the same configuration (for gpuslice agent: "
+        f"gpuslice mps); the daemon for {name} listens at <mps-root>/{name}/pipe on the host"
     )

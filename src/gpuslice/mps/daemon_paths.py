@@ -13,19 +13,24 @@ CONTROL = "control"
 PRIVILEGED_CONTROL = "control_privileged"
 
 _PIPE = "pipe"
+_STARTED = ".started"
 SHM = "shm"
+DRAINING = ".draining"
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPaths:
-    """The files of one daemon. Its name is a resource, so they are two levels below the root."""
+    """The files of one daemon.
 
-    resource: str
+    Its name is a resource, with a slash, or the UUID of the GPU whose memory is sliced.
+    """
+
+    name: str
     root: Path = ROOT
 
     @property
     def directory(self) -> Path:
-        return self.root / self.resource
+        return self.root / self.name
 
     @property
     def pipe(self) -> Path:
@@ -43,11 +48,24 @@ class DaemonPaths:
     @property
     def started(self) -> Path:
         """Exists while a daemon of ours runs or starts. Lists its GPUs, one per line."""
-        return self.directory / ".started"
+        return self.directory / _STARTED
+
+    @property
+    def draining(self) -> Path:
+        """Exists while a daemon of ours waits for its clients before it stops."""
+        return self.directory / DRAINING
 
     @property
     def pid_file(self) -> Path:
         return self.pipe / "nvidia-cuda-mps-control.pid"
+
+
+def started_daemons(root: Path) -> list[str]:
+    """The names of daemons of ours that were started and not stopped."""
+    # A resource has two parts, a GPU one.
+    patterns = (f"*/*/{_STARTED}", f"GPU-*/{_STARTED}")
+    found = (path.parent for pattern in patterns for path in root.glob(pattern))
+    return sorted(str(path.relative_to(root)) for path in found)
 
 
 def ready_file(root: Path) -> Path:
@@ -60,8 +78,8 @@ def shm_directory(root: Path) -> Path:
     return root / SHM
 
 
-def resource_of(pipe_directory: str) -> str | None:
-    """The resource whose daemon listens there; None if it is another directory."""
+def daemon_of(pipe_directory: str) -> str | None:
+    """The name of the daemon that listens there; None if it is another directory."""
     path = Path(pipe_directory)
     if path.name != _PIPE or not path.is_relative_to(ROOT):
         return None

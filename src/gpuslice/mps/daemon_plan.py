@@ -15,37 +15,53 @@ from gpuslice.slicing.selection import by_index
 
 @dataclass(frozen=True, slots=True)
 class DaemonSpec:
-    """The daemon of one resource, and the UUIDs of the GPUs that it serves, in their order."""
+    """A daemon, and the UUIDs of the GPUs that it serves, in their order."""
 
-    resource: str
+    # A resource, or for memory slices the UUID of the GPU.
+    name: str
     gpus: tuple[str, ...]
     # What it limits its clients to on each GPU, in addition to their own limits.
     max_limits: tuple[Limits, ...]
-    # Whether that is less than the whole GPU.
+    # Whether the daemon must have these limits: they are less than the whole GPU.
     limited: bool
     # Whether clients of all users share one server. Otherwise clients of other users wait.
     multi_user: bool
+    # Whether it is for memory slices.
+    slices: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class DaemonPlan:
     daemons: tuple[DaemonSpec, ...] = ()
+    # Whether the memory of GPUs is sliced, each with a daemon of its own.
+    slices: bool = False
     # UUIDs of all GPUs of the node, shared by MPS or not.
     present: frozenset[str] = frozenset()
 
 
 def uses_mps(settings: Settings) -> bool:
     """Whether the settings share anything by MPS, independent of the hardware."""
-    return any(rule.strategy is SharingStrategy.MPS for rule in settings.rules.replicas)
+    return settings.has_mps_replicas or settings.has_managed_slices
 
 
 def plan_daemons(pools: Iterable[Pool], present: Iterable[str], driver_version: str) -> DaemonPlan:
     """`present`: all GPUs of the node, including those that are not this node's to advertise."""
     multi_user = has_multi_user_servers(driver_version)
+    pools = list(pools)
     shared = [pool for pool in pools if pool.sharing is SharingStrategy.MPS]
     names = sorted({name for pool in shared for name in pool.daemons})
-    daemons = tuple(_spec(name, shared, multi_user=multi_user) for name in names)
-    return DaemonPlan(daemons, frozenset(present))
+    daemons = [_spec(name, shared, multi_user=multi_user) for name in names]
+    sliced = [pool for pool in pools if pool.daemon_per_gpu]
+    daemons += [_slices_spec(part, multi_user=multi_user) for pool in sliced for part in pool.parts]
+    return DaemonPlan(tuple(daemons), bool(sliced), frozenset(present))
+
+
+def may_return(running: DaemonSpec, plan: DaemonPlan) -> bool:
+    """Whether a daemon for slices stays although the plan has none for its GPU.
+
+    The GPU is missing, perhaps for a moment, and another use of it would need the GPU.
+    """
+    return running.slices and plan.slices and not plan.present.intersection(running.gpus)
 
 
 def can_stay(running: Sequence[str], wanted: Sequence[str], present: frozenset[str]) -> bool:
@@ -70,6 +86,15 @@ def _spec(name: str, pools: Sequence[Pool], *, multi_user: bool) -> DaemonSpec:
         tuple(part.share.times(1) if limited else _whole(part) for part in parts),
         limited,
         multi_user,
+    )
+
+
+def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
+    """A program that removes its own limits gets all slices of its GPU, and not their reserve."""
+    uuid = part.device.uuid
+    everything = Limits(part.share.memory_mib * part.count, 100)
+    return DaemonSpec(
+        uuid, (uuid,), (everything,), limited=True, multi_user=multi_user, slices=True
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuslice.config.settings import MpsCheck, Settings
 from gpuslice.mps.daemon_paths import SHM, DaemonPaths
@@ -31,6 +32,8 @@ class Daemon:
     hides_privileged_socket: bool = False
     # Containers get the pipe directory read-only.
     read_only: bool = False
+    # Exists while the daemon waits for its clients before it stops; None: that is not known.
+    draining: Path | None = None
 
 
 def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
@@ -40,7 +43,7 @@ def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
 
 def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
     containers = settings.containers
-    if pool.sharing is SharingStrategy.MEMORY:
+    if pool.sharing is SharingStrategy.MEMORY and not pool.daemon_per_gpu:
         pipe = settings.memory_mps.pipe
         assert pipe is not None  # memory is limited only if it is set
         # The same path on the host and in containers, because MPS requires it.
@@ -48,6 +51,7 @@ def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
             name,
             pipe,
             pipe,
+            settings.memory_mps.shm,
             check=settings.memory_mps.check,
             hides_privileged_socket=(
                 containers.mps_hide_privileged_socket
@@ -64,4 +68,5 @@ def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
         posixpath.join(root, name, SHM),
         hides_privileged_socket=containers.mps_hide_privileged_socket,
         read_only=containers.mps_pipe_read_only,
+        draining=DaemonPaths(name).draining,
     )

@@ -67,12 +67,12 @@ class DefaultGuard:
         log.warning(
             Code.MPS_DEFAULT_CHANGED,
             "somebody changed default limits of the MPS control daemon, they are set right",
-            resource=wanted.resource,
+            daemon=wanted.name,
             reason="; ".join(wrong),
         )
         self._report(
             Code.MPS_DEFAULT_CHANGED,
-            f"somebody changed default limits of the MPS control daemon of {wanted.resource}: a "
+            f"somebody changed default limits of the MPS control daemon of {wanted.name}: a "
             "container can do so with drivers before 550",
         )
 

@@ -81,14 +81,14 @@ async def set_first_defaults(
         log.warning(
             Code.MPS_EARLY_CLIENT,
             "a program used the MPS control daemon before its limits were set, ending its server",
-            resource=wanted.resource,
+            daemon=wanted.name,
             server=server,
         )
         await control.command(f"shutdown_server {server} -f")
     if remaining := set(early).intersection(await control.servers()):
         raise MpsUnavailable(
             f"the MPS server {', '.join(sorted(remaining))} started before the limits of "
-            f"{wanted.resource} were set, and cannot be shut down"
+            f"{wanted.name} were set, and cannot be shut down"
         )
 
 
@@ -148,7 +148,7 @@ def _rejected(wanted: DaemonSpec, command: str, reason: object) -> None:
     log.warning(
         Code.MPS_DEFAULT_REJECTED,
         "MPS control daemon rejected a default limit",
-        resource=wanted.resource,
+        daemon=wanted.name,
         command=command,
         reason=reason,
     )

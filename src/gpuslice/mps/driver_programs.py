@@ -142,7 +142,7 @@ def _remove_impostors(paths: DaemonPaths) -> None:
         log.warning(
             Code.MPS_FILES_REMOVED,
             "a container put something else in place of files of the MPS control daemon",
-            resource=paths.resource,
+            daemon=paths.name,
             directory=paths.pipe,
             removed=",".join(removed),
         )

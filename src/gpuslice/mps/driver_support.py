@@ -7,6 +7,8 @@ from gpuslice.slicing.limits import MPS_CLIENTS_PER_GPU
 _FIRST_BRANCH_WITH_60_CLIENTS = 590
 # Drivers of the 535 and 550 branches do not apply limits keyed by UUID.
 _FIRST_BRANCH_WITH_UUID_KEYS = 560
+# CUDA 13.1.
+_FIRST_BRANCH_WITH_STATIC_PARTITIONS = 590
 # Earlier control programs do not start a daemon with an argument that they do not know.
 _FIRST_BRANCH_WITH_MULTI_USER_SERVERS = 555
 
@@ -31,6 +33,12 @@ def has_multi_user_servers(driver_version: str) -> bool:
     """Whether the control program has -multiuser-server. No, if the version is not known."""
     branch = _branch(driver_version)
     return branch is not None and branch >= _FIRST_BRANCH_WITH_MULTI_USER_SERVERS
+
+
+def has_static_partitions(driver_version: str) -> bool:
+    """Whether a daemon can be started with -S."""
+    branch = _branch(driver_version)
+    return branch is not None and branch >= _FIRST_BRANCH_WITH_STATIC_PARTITIONS
 
 
 def _branch(driver_version: str) -> int | None:

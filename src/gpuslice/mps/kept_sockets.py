@@ -43,7 +43,7 @@ class KeptSockets:
                     Code.MPS_SOCKETS_NOT_KEPT,
                     "sockets of the MPS control daemon cannot be put back if a container deletes "
                     "them",
-                    resource=self._paths.resource,
+                    daemon=self._paths.name,
                     reason=error,
                 )
 

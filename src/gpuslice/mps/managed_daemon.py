@@ -1,4 +1,4 @@
-"""Runs the MPS control daemon of one resource and restarts it if it fails."""
+"""Runs one MPS control daemon and restarts it if it fails."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from gpuslice.mps.control import (
     MpsTimeout,
     MpsUnavailable,
 )
-from gpuslice.mps.daemon_marker import DaemonMarker
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
@@ -25,6 +24,7 @@ from gpuslice.mps.default_limits import (
     set_defaults,
     set_first_defaults,
 )
+from gpuslice.mps.drain import drain, end_drain
 from gpuslice.mps.driver_programs import (
     ComputeMode,
     make_directories,
@@ -33,6 +33,7 @@ from gpuslice.mps.driver_programs import (
 )
 from gpuslice.mps.kept_sockets import KeptSockets
 from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
+from gpuslice.mps.started_marker import StartedMarker
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -43,6 +44,9 @@ _PROBES_UNTIL_RESTART = 4
 # A daemon that ran this long did not fail to start.
 _STABLE_SECONDS = 60.0
 _DAEMON, _SHM = "daemon", "shared memory"
+
+# How long a daemon that quits waits for clients. They were waited for before.
+_QUIT_SECONDS = 1
 
 
 class ManagedDaemon:
@@ -67,9 +71,9 @@ class ManagedDaemon:
         self._changed = changed
         self._timing = timing
         self._daemons = daemons
+        self._marker = StartedMarker(paths)
         self._control = ControlClient(str(paths.pipe), timing.mps_command)
         self.sockets = KeptSockets(paths)
-        self._marker = DaemonMarker(paths.started)
         self._process: Process | None = None
         self._is_ours = False
         # GPUs that we may have put into exclusive mode.
@@ -111,11 +115,16 @@ class ManagedDaemon:
                     backoff.reset()
             await asyncio.sleep(backoff.seconds())
 
+    def inherit(self) -> None:
+        """A daemon that a killed program left behind is ours. `stop` also resets its GPUs."""
+        self._is_ours = True
+        self._exclusive.update(self.serves)
+
     async def stop(self) -> None:
-        """A daemon that we did not start continues to run."""
+        """Waits for its clients. A daemon that we did not start continues to run."""
         self._set_answers(answers=False)
         if self._is_ours:
-            await self._quit()
+            await self._drain_and_quit()
             await self.sockets.forget()
             self._marker.remove()
             await asyncio.to_thread(self._remove_shm)
@@ -130,7 +139,7 @@ class ManagedDaemon:
                 reason=error,
             )
         self._exclusive.clear()
-        log.info(Code.MPS_STOPPED, "stopped MPS control daemon", resource=self.wanted.resource)
+        log.info(Code.MPS_STOPPED, "stopped MPS control daemon", daemon=self.wanted.name)
 
     async def _bring_up(self) -> None:
         """Adopts a running daemon or starts a new one."""
@@ -139,6 +148,7 @@ class ManagedDaemon:
         if self._is_ours:
             await self.sockets.keep()
         self._process = await self._find_process()
+        end_drain(self._paths)
 
     async def _find_process(self) -> Process | None:
         return await asyncio.to_thread(find_process, self._paths)
@@ -170,7 +180,7 @@ class ManagedDaemon:
         log.info(
             Code.MPS_STARTED,
             "started MPS control daemon",
-            resource=wanted.resource,
+            daemon=wanted.name,
             gpus=",".join(wanted.gpus),
             pipe=paths.pipe,
         )
@@ -200,10 +210,10 @@ class ManagedDaemon:
             log.warning(
                 Code.MPS_REPLACED,
                 "stopping an MPS control daemon that was started for other GPUs; its clients fail",
-                resource=wanted.resource,
+                daemon=wanted.name,
                 gpus=",".join(started_with) or "all",
             )
-            await self._quit()
+            await self._drain_and_quit()
             return False
         self._is_ours = True
         self.serves = started_with
@@ -213,23 +223,22 @@ class ManagedDaemon:
         log.info(
             Code.MPS_ADOPTED,
             "adopted running MPS control daemon",
-            resource=wanted.resource,
+            daemon=wanted.name,
             gpus=",".join(started_with),
         )
         return True
 
     def _leave_alone(self, ceiling: float) -> None:
-        resource = self.wanted.resource
         log.info(
             Code.MPS_FOREIGN,
             "another program runs the MPS control daemon, leaving it alone",
-            resource=resource,
+            daemon=self.wanted.name,
         )
         if ceiling < max_threads_percent(self.wanted):
             log.warning(
                 Code.MPS_FOREIGN,
                 "the default of that daemon limits every container, whatever its share is",
-                resource=resource,
+                daemon=self.wanted.name,
                 threads_percent=ceiling,
                 remedy="stop that daemon: a new one with the right limits is started",
             )
@@ -278,7 +287,7 @@ class ManagedDaemon:
                     log.error(
                         Code.MPS_EXITED,
                         "MPS control daemon exited, restarting it",
-                        resource=self.wanted.resource,
+                        daemon=self.wanted.name,
                         reason=error,
                     )
                     self._marker.remove()
@@ -313,7 +322,7 @@ class ManagedDaemon:
                 Code.MPS_OUTDATED,
                 "cannot apply the settings to the MPS control daemon, retrying",
                 error,
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
             )
 
     async def _has_exited(self) -> bool:
@@ -329,19 +338,23 @@ class ManagedDaemon:
         log.warning(
             Code.MPS_UNAVAILABLE,
             f"MPS control daemon does not answer, {'restarting it' if restart else 'retrying'}",
-            resource=self.wanted.resource,
+            daemon=self.wanted.name,
             reason=error,
         )
         return restart
+
+    async def _drain_and_quit(self) -> None:
+        await drain(self._control, self._paths, self._timing)
+        await self._quit()
+        end_drain(self._paths)
 
     async def _quit(self) -> None:
         """Does nothing if no daemon runs."""
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
         process = await self._find_process() or self._process
-        # Without a time, it would wait for the last client.
-        drain = int(self._timing.mps_drain)
-        await self._control.quit(f"quit -t {drain}", self._timing.mps_quit)
+        # Without a time, it would wait for its last client, however long.
+        await self._control.quit(f"quit -t {_QUIT_SECONDS}", self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
 
@@ -358,7 +371,7 @@ class ManagedDaemon:
                 "the shared memory of the MPS control daemon has no size limit of its own",
                 f'mount the MPS root at {self._paths.root} with mountPropagation "Bidirectional"',
                 level=LogLevel.WARNING,
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
             )
 
     def _remove_shm(self) -> None:
@@ -369,7 +382,7 @@ class ManagedDaemon:
             log.warning(
                 Code.MPS_SHARED_MEMORY_FAILED,
                 "cannot remove the shared memory of the MPS control daemon",
-                resource=self.wanted.resource,
+                daemon=self.wanted.name,
                 directory=self._paths.shm,
                 reason=error,
             )
@@ -383,6 +396,4 @@ class ManagedDaemon:
         is_unknown = isinstance(error, CannotProbe | MpsBusy)
         runs = is_unknown and await self._find_process() is not None
         event = "cannot probe MPS control daemon" if runs else "no MPS control daemon, retrying"
-        self._conditions.set(
-            _DAEMON, Code.MPS_UNAVAILABLE, event, error, resource=self.wanted.resource
-        )
+        self._conditions.set(_DAEMON, Code.MPS_UNAVAILABLE, event, error, daemon=self.wanted.name)

@@ -46,6 +46,10 @@ class DaemonProbe:
 
     async def _answer(self) -> MpsUnavailable | None:
         daemon = self.daemon
+        if daemon.draining is not None and daemon.draining.exists():
+            return MpsUnavailable(
+                f"the MPS control daemon at {daemon.pipe} is about to stop and takes no new clients"
+            )
         try:
             await self._control.ping()
         except MpsUnavailable as error:

@@ -68,8 +68,12 @@ def remove_shm(paths: DaemonPaths) -> None:
 
 
 def unused_shm(root: Path, wanted: Collection[str]) -> list[str]:
-    """Resources that are not wanted and whose shared memory a killed program left behind."""
-    found = [str(path.parent.relative_to(root)) for path in root.glob(f"*/*/{SHM}")]
+    """Daemons that are not wanted and whose shared memory a killed program left behind."""
+    # Two levels below the root, after a resource, or one level, after a GPU.
+    patterns = (f"*/*/{SHM}", f"GPU-*/{SHM}")
+    found = [
+        str(path.parent.relative_to(root)) for pattern in patterns for path in root.glob(pattern)
+    ]
     return sorted(set(found).difference(wanted))
 
 

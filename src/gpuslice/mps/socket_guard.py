@@ -16,9 +16,9 @@ _SOCKETS = "sockets"
 
 
 class SocketGuard:
-    def __init__(self, sockets: KeptSockets, resource: str, seconds: float, report: Report) -> None:
+    def __init__(self, sockets: KeptSockets, name: str, seconds: float, report: Report) -> None:
         self._sockets = sockets
-        self._resource = resource
+        self._name = name
         self._seconds = seconds
         self._report = report
         self._conditions = Conditions(log)
@@ -39,7 +39,7 @@ class SocketGuard:
                 "cannot put the sockets of the MPS control daemon back, retrying",
                 error,
                 level=LogLevel.WARNING,
-                resource=self._resource,
+                daemon=self._name,
             )
             return
         self._conditions.clear(_SOCKETS)
@@ -48,11 +48,11 @@ class SocketGuard:
         log.warning(
             Code.MPS_SOCKETS_RESTORED,
             "a container deleted or replaced sockets of the MPS control daemon, they are put back",
-            resource=self._resource,
+            daemon=self._name,
             sockets=",".join(restored),
         )
         self._report(
             Code.MPS_SOCKETS_RESTORED,
             "a container deleted or replaced sockets of the MPS control daemon of "
-            f"{self._resource}: set mps.pipeReadOnly to prevent it",
+            f"{self._name}: set mps.pipeReadOnly to prevent it",
         )

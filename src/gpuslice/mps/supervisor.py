@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.mps.control import ControlClient
-from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file
-from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay
+from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file, started_daemons
+from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay, may_return
 from gpuslice.mps.daemon_process import find_process
 from gpuslice.mps.default_guard import DefaultGuard, Report
 from gpuslice.mps.managed_daemon import ManagedDaemon
 from gpuslice.mps.shm import remove_shm, unused_shm
 from gpuslice.mps.socket_guard import SocketGuard
+from gpuslice.mps.started_marker import StartedMarker
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -38,23 +39,34 @@ class Supervisor:
         self._guards: dict[str, list[asyncio.Task[None]]] = {}
         self._stops: dict[str, asyncio.Task[None]] = {}
         self._is_stopping = False
+        self._has_stopped_leftovers = False
 
     async def apply(self, plan: DaemonPlan) -> None:
-        """Stops daemons that cannot stay, then starts missing ones. The others continue."""
-        wanted = {daemon.resource: daemon for daemon in plan.daemons}
-        leaving = []
-        for resource, (managed, _) in self._managed.items():
-            new = wanted.get(resource)
+        """Stops daemons that cannot stay, and starts missing ones. The others continue.
+
+        A daemon that stops waits for its clients. Only daemons that need its GPUs wait for it.
+        """
+        wanted = {daemon.name: daemon for daemon in plan.daemons}
+        leaving: dict[str, frozenset[str]] = {}
+        for name, (managed, _) in self._managed.items():
+            new = wanted.get(name)
             if new is not None and can_stay(managed.serves, new.gpus, plan.present):
                 managed.want(new, plan.present)
-            else:
-                leaving.append(resource)
-        await self._stop(leaving)
-        for resource, daemon in wanted.items():
-            if resource not in self._managed:
+            elif new is not None or not may_return(managed.wanted, plan):
+                leaving[name] = frozenset(managed.serves)
+        await self._stop_leftovers(wanted)
+        missing = [daemon for name, daemon in wanted.items() if name not in self._managed]
+        busy = frozenset().union(*leaving.values())
+        for daemon in missing:
+            if busy.isdisjoint(daemon.gpus):
                 self._manage(daemon, plan.present, len(wanted))
         self._update_ready_file()
-        await asyncio.to_thread(self._remove_unused_shm, set(wanted))
+        await self._stop(list(leaving))
+        for name, daemon in wanted.items():
+            if name not in self._managed:
+                self._manage(daemon, plan.present, len(wanted))
+        self._update_ready_file()
+        await asyncio.to_thread(self._remove_unused_shm, set(self._managed))
 
     async def stop(self) -> None:
         """Removes the ready file first: no program must start with daemons that stop."""
@@ -63,46 +75,74 @@ class Supervisor:
         await self._stop(list(self._managed))
 
     def _manage(self, daemon: DaemonSpec, present: frozenset[str], daemons: int) -> None:
-        paths = DaemonPaths(daemon.resource, self._root)
+        paths = DaemonPaths(daemon.name, self._root)
         managed = ManagedDaemon(
             daemon, present, paths, self._update_ready_file, self._timing, daemons
         )
-        task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.resource}")
-        self._managed[daemon.resource] = managed, task
+        task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.name}")
+        self._managed[daemon.name] = managed, task
         control = ControlClient(str(paths.pipe), self._timing.mps_command)
         seconds = self._timing.mps_daemon_probe
         guards = (
             DefaultGuard(managed, control, seconds, self._report),
-            SocketGuard(managed.sockets, daemon.resource, seconds, self._report),
+            SocketGuard(managed.sockets, daemon.name, seconds, self._report),
         )
-        self._guards[daemon.resource] = [self._tasks.create_task(each.run()) for each in guards]
+        self._guards[daemon.name] = [self._tasks.create_task(each.run()) for each in guards]
 
-    async def _stop(self, resources: Sequence[str]) -> None:
+    async def _stop(self, names: Sequence[str]) -> None:
         """If this call is cancelled, the daemons still stop, and another call waits for them."""
-        for resource in resources:
-            if resource not in self._stops:
-                self._stops[resource] = asyncio.create_task(self._stop_one(resource))
-        stops = [self._stops[resource] for resource in resources]
+        for name in names:
+            if name not in self._stops:
+                self._stops[name] = asyncio.create_task(self._stop_one(name))
+        stops = [self._stops[name] for name in names]
         if stops:
             await asyncio.wait(stops)
         for task in stops:
             task.result()
 
-    async def _stop_one(self, resource: str) -> None:
-        managed, task = self._managed[resource]
-        for guard in self._guards.pop(resource):
+    async def _stop_one(self, name: str) -> None:
+        managed, task = self._managed[name]
+        for guard in self._guards.pop(name):
             guard.cancel()
         task.cancel()
         try:
             await asyncio.wait([task])
             await managed.stop()
         finally:
-            del self._managed[resource], self._stops[resource]
+            del self._managed[name], self._stops[name]
+
+    async def _stop_leftovers(self, wanted: Mapping[str, DaemonSpec]) -> None:
+        """Daemons that a killed program left behind and that keep GPUs of the wanted ones.
+
+        Others may belong to another program that runs.
+        """
+        if self._has_stopped_leftovers:
+            return
+        self._has_stopped_leftovers = True
+        needed = {gpu for daemon in wanted.values() for gpu in daemon.gpus}
+        found = await asyncio.to_thread(started_daemons, self._root)
+        paths = [DaemonPaths(name, self._root) for name in found if name not in wanted]
+        serves = [(one, StartedMarker(one).read() or ()) for one in paths]
+        await asyncio.gather(
+            *(self._stop_leftover(one, gpus) for one, gpus in serves if needed.intersection(gpus))
+        )
+
+    async def _stop_leftover(self, paths: DaemonPaths, gpus: tuple[str, ...]) -> None:
+        log.warning(
+            Code.MPS_REPLACED,
+            "stopping an MPS control daemon that a killed program left behind; its clients fail",
+            daemon=paths.name,
+            gpus=",".join(gpus),
+        )
+        spec = DaemonSpec(paths.name, gpus, (), limited=False, multi_user=False)
+        managed = ManagedDaemon(spec, frozenset(), paths, lambda: None, self._timing, 1)
+        managed.inherit()
+        await managed.stop()
 
     def _remove_unused_shm(self, wanted: set[str]) -> None:
         """A program that was killed leaves it behind. Blocks."""
-        for resource in unused_shm(self._root, wanted):
-            paths = DaemonPaths(resource, self._root)
+        for name in unused_shm(self._root, wanted):
+            paths = DaemonPaths(name, self._root)
             if find_process(paths) is not None:
                 continue  # another program may still use it
             try:
@@ -111,7 +151,7 @@ class Supervisor:
                 log.warning(
                     Code.MPS_SHARED_MEMORY_FAILED,
                     "cannot remove shared memory that is not in use any more",
-                    resource=resource,
+                    daemon=name,
                     directory=paths.shm,
                     reason=error,
                 )

@@ -9,6 +9,7 @@ from gpuslice.codes import Code
 from gpuslice.gpus.faults import Fault
 from gpuslice.node.snapshot import Problem, Snapshot
 from gpuslice.slicing.pool import Part, Pool
+from gpuslice.slicing.tiers import weakest
 from gpuslice.telemetry.logs import LogLevel
 
 
@@ -27,6 +28,7 @@ def changes(before: Snapshot, after: Snapshot) -> Iterator[Change]:
     yield from _notices(before, after)
     yield from _binding(before, after)
     yield from _pools(before, after)
+    yield from _tiers(before, after)
     yield from _faults(before, after)
     yield from _daemons(before, after)
 
@@ -68,6 +70,28 @@ def _binding(before: Snapshot, after: Snapshot) -> Iterator[Change]:
         "containers get their limits by environment variables, which pods can override",
         LogLevel.INFO if binding.is_chosen else LogLevel.WARNING,
         {"reason": binding.reason},
+    )
+
+
+def _tiers(before: Snapshot, after: Snapshot) -> Iterator[Change]:
+    """One line for the node: the tier of each resource, and the weakest of them."""
+    old, new = before.tiers, after.tiers
+    limits = after.driver_limits
+    if not new or limits is None or (old == new and before.driver_limits == limits):
+        return
+    node, known = weakest(new.values()), weakest(old.values())
+    assert node is not None
+    lowered = known is not None and known is not node and weakest((node, known)) is node
+    reason = {} if limits.work else {"without_driver_limits": limits.reason}
+    yield Change(
+        Code.LIMITS_TIER,
+        "how firmly the limits of containers hold",
+        LogLevel.WARNING if lowered else LogLevel.INFO,
+        {
+            "tier": node.value,
+            "resources": ",".join(f"{name}={tier.value}" for name, tier in sorted(new.items())),
+            **reason,
+        },
     )
 
 

@@ -13,6 +13,8 @@ log = Logger(__name__)
 
 # Edits while the API server is down. The log has all of them.
 _MOST_WAITING = 100
+# Notices that users of pods must know, and not only the operator of the node.
+_NOTICES = (Code.MPS_ONE_USER_AT_A_TIME,)
 
 
 class EventRecorder:
@@ -30,6 +32,9 @@ class EventRecorder:
         for problem in after.config_problems:
             if problem not in before.config_problems:
                 self.add(problem)
+        for notice in after.notices:
+            if notice.code in _NOTICES and notice not in before.notices:
+                self.add(Problem(notice.code, notice.message))
 
     async def run(self) -> None:
         while True:

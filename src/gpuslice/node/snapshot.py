@@ -13,6 +13,7 @@ from gpuslice.slicing.device import Device
 from gpuslice.slicing.free_shares import part_to_advertise, shares_in_use
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool
+from gpuslice.slicing.tiers import Enforcement, Tier, tier_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +49,17 @@ class Binding:
         return "cdi" if self.by_cdi else "env"
 
 
+@dataclass(frozen=True, slots=True)
+class DriverLimits:
+    """Whether the driver limits the memory of containers by their cgroups now."""
+
+    work: bool
+    # Why not.
+    reason: str = ""
+    # Whether limits can be set, even if not all of them work.
+    can_set: bool = False
+
+
 @dataclass(frozen=True)
 class Snapshot:
     """Everything that is known about the node. Readers never modify it."""
@@ -67,11 +79,24 @@ class Snapshot:
     daemons: Mapping[str, DaemonState] = field(default_factory=dict)
     # None: no resource has limits, or this is not known yet.
     binding: Binding | None = None
+    # None: not known yet.
+    driver_limits: DriverLimits | None = None
+    # Whether the watchdog ends what exceeds its share; None: not known yet.
+    watchdog_acts: bool | None = None
     # Device ids that containers hold, by resource; None: unknown.
     in_use: Mapping[str, frozenset[str]] | None = None
 
     def pool(self, resource: str) -> Pool | None:
         return next((pool for pool in self.pools if pool.resource == resource), None)
+
+    @property
+    def tiers(self) -> Mapping[str, Tier]:
+        """How firmly limits hold, by resource. Empty while that is not known."""
+        if self.driver_limits is None or self.watchdog_acts is None:
+            return {}
+        enforcement = Enforcement(self.watchdog_acts, self.driver_limits.work)
+        found = ((pool.resource, tier_of(pool, enforcement)) for pool in self.pools)
+        return {resource: tier for resource, tier in found if tier is not None}
 
     def gpu_faults(self, uuid: str) -> tuple[Fault, ...]:
         """A GPU is healthy if it has none."""

@@ -1,4 +1,4 @@
-"""`mps-control-daemon`: runs the MPS control daemons of the node."""
+"""`gpuslice mps` and `mps-control-daemon`: run the MPS control daemons of the node."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from gpuslice.node.driver import Driver, Hardware
 from gpuslice.node.errors import NoGpus
 from gpuslice.node.event_recorder import EventRecorder
 from gpuslice.node.hang_reporter import HangReporter
-from gpuslice.node.notices import config_notices, skipped_gpus
+from gpuslice.node.notices import config_notices, skipped_gpus, user_notice
 from gpuslice.node.reconciler import Reconciler
 from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
@@ -142,7 +142,7 @@ class _Target:
 
     def plan(self, settings: Settings, hardware: Hardware | None) -> _Plan:
         if hardware is None:
-            notice = Notice(Code.NOTHING_TO_RUN, "no resource is shared by MPS, nothing to run")
+            notice = Notice(Code.NOTHING_TO_RUN, _why_nothing(settings))
             return _Plan(_NO_INVENTORY, DaemonPlan(), (notice,))
         inventory = own_gpus(hardware.inventory, settings)
         found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
@@ -150,7 +150,8 @@ class _Target:
         present = (gpu.uuid for gpu in hardware.inventory.gpus)
         daemons = plan_daemons(found.pools, present, hardware.inventory.driver_version)
         skipped = skipped_gpus(inventory, settings.rules.mig_strategy)
-        return _Plan(inventory, daemons, (*skipped, *found.notices, *_about_users(daemons)))
+        users = user_notice(found.pools, inventory.driver_version)
+        return _Plan(inventory, daemons, (*skipped, *found.notices, *users))
 
     def check(self, plan: _Plan) -> None:
         """Nothing more to check."""
@@ -173,13 +174,11 @@ class _Target:
         """This program remembers no faults."""
 
 
-def _about_users(plan: DaemonPlan) -> tuple[Notice, ...]:
-    waiting = [daemon.resource for daemon in plan.daemons if not daemon.multi_user]
-    if not waiting:
-        return ()
-    text = (
-        f"MPS of this driver serves one user at a time: containers of {', '.join(waiting)} wait "
-        "while those of another user run: run them with the same runAsUser, or use driver 555 or "
-        "newer"
+def _why_nothing(settings: Settings) -> str:
+    if settings.rules.memory is None:
+        return "no resource is shared by MPS, nothing to run"
+    mode = settings.memory_mps.mode
+    return (
+        f"nothing to run: mps-mode is {mode.value}; set it to managed, here and for the agent, to "
+        "limit memory units"
     )
-    return (Notice(Code.MPS_ONE_USER_AT_A_TIME, text),)

@@ -44,3 +44,5 @@ class Gpu:
     mig: tuple[MigDevice, ...] = ()
     # 0: unknown.
     multiprocessors: int = 0
+    # What the driver keeps of the memory for itself; None: unknown.
+    reserved_mib: int | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 
@@ -56,6 +56,43 @@ def starting_container(
     # An init container and an app container of the same size.
     container = same[0].container if len(same) == 1 else None
     return replace(_starting(same[0].pod, container, wanted, known), is_named=False)
+
+
+def holds(ids: Collection[str], holders: Iterable[Holder]) -> bool:
+    """Whether a container holds these devices, among others or not."""
+    wanted = frozenset(ids)
+    return any(wanted & holder.ids for holder in holders)
+
+
+def other_resources(
+    resource: str,
+    ids: Collection[str],
+    holders: Mapping[str, Sequence[Holder]],
+    limited: Collection[str],
+) -> set[str]:
+    """The other limited resources of the container that holds exactly these devices.
+
+    `holders` is by resource. An init container and an app container can hold the same devices; what
+    one of them holds counts for both, because one of them does not start in any case.
+    """
+    wanted = frozenset(ids)
+    same = {(one.pod, one.container) for one in holders.get(resource, ()) if one.ids == wanted}
+    return {
+        other
+        for other in limited
+        if other != resource
+        and any((one.pod, one.container) in same for one in holders.get(other, ()))
+    }
+
+
+def pod_uid(ids: Collection[str], recorded: Iterable[Holder]) -> str | None:
+    """The UID of the pod that holds exactly these devices. None: unknown.
+
+    `recorded` is the checkpoint of the kubelet. The kubelet's list has no UIDs.
+    """
+    wanted = frozenset(ids)
+    uids = {holder.pod for holder in recorded if holder.ids == wanted}
+    return uids.pop() if len(uids) == 1 else None
 
 
 def _starting(

@@ -15,9 +15,15 @@ from gpuslice.slicing.limits import can_limit, why_not_limited
 from gpuslice.slicing.list_size import MESSAGE_LIMIT_BYTES
 from gpuslice.slicing.notice import Notice
 from gpuslice.slicing.pool import Part, Pool, Share
+from gpuslice.slicing.reserve import reserve_mib
 from gpuslice.slicing.rules import IdForm, MemoryRule, SharingStrategy
 from gpuslice.slicing.selection import listed, refers_to, select
-from gpuslice.slicing.threads import share_of_threads, why_no_threads, why_rounded
+from gpuslice.slicing.threads import (
+    share_of_threads,
+    why_no_partitions,
+    why_no_threads,
+    why_rounded,
+)
 from gpuslice.slicing.units import MemoryUnit
 
 _FIELD = "sharing.memory devices"
@@ -80,7 +86,12 @@ def memory_pool(gpus: Sequence[Gpu], rule: MemoryRule) -> tuple[Pool | None, lis
     ordered = sorted(sliced, key=lambda gpu: gpu.minor)
     parts = tuple(_part(gpu, _units(gpu, rule), rule) for gpu in ordered)
     pool = Pool(
-        rule.resource, parts, SharingStrategy.MEMORY, unit=rule.unit, advertise=rule.advertise
+        rule.resource,
+        parts,
+        SharingStrategy.MEMORY,
+        unit=rule.unit,
+        advertise=rule.advertise,
+        daemon_per_gpu=rule.limited and rule.daemon_per_gpu,
     )
     fitting = _fitting(pool, rule)
     if fitting != pool:
@@ -116,9 +127,15 @@ def _part(gpu: Gpu, units: int, rule: MemoryRule) -> Part:
         whole(gpu),
         _ids(gpu, units, rule.ids),
         Share(rule.unit.mib, threads),
-        daemon=rule.resource if rule.limited else None,
+        daemon=_daemon(gpu, rule),
         numa_node=gpu.numa_node,
     )
+
+
+def _daemon(gpu: Gpu, rule: MemoryRule) -> str | None:
+    if not rule.limited:
+        return None
+    return gpu.uuid if rule.daemon_per_gpu else rule.resource
 
 
 def _ids(gpu: Gpu, units: int, form: IdForm) -> DeviceIds:
@@ -134,18 +151,20 @@ def _ids(gpu: Gpu, units: int, form: IdForm) -> DeviceIds:
 
 
 def _units(gpu: Gpu, rule: MemoryRule) -> int:
-    return rule.unit.units_in(gpu.memory_mib - rule.reserve_mib)
+    return rule.unit.units_in(gpu.memory_mib - reserve_mib(gpu, rule))
 
 
 def _why_skipped(gpu: Gpu, rule: MemoryRule) -> str:
     if rule.limited and not can_limit(gpu):
-        return f"{why_not_limited(gpu)}. Without mps-pipe, memory is counted and not limited"
+        return f"{why_not_limited(gpu)}. With mps-mode none, memory is counted and not limited"
     if rule.limited and (reason := why_no_threads(rule.threads, gpu.multiprocessors)):
+        return reason
+    if rule.limited and (reason := why_no_partitions(rule.threads, gpu.compute_capability)):
         return reason
     if not _units(gpu, rule):
         return (
-            f"its memory of {gpu.memory_mib} MiB, of which {rule.reserve_mib} MiB are reserved, is "
-            f"smaller than one unit of {rule.unit}. Use a smaller unit or reserve"
+            f"its memory of {gpu.memory_mib} MiB, of which {reserve_mib(gpu, rule)} MiB are "
+            f"reserved, is smaller than one unit of {rule.unit}. Use a smaller unit or reserve"
         )
     return ""
 

@@ -65,6 +65,8 @@ class Pool:
     advertise: Advertise = Advertise.ALL
     # Whether MPS control daemons limit every client to one share, in addition to its own limits.
     limited_by_daemon: bool = False
+    # Whether each GPU has an MPS control daemon of its own, with the UUID of the GPU as its name.
+    daemon_per_gpu: bool = False
 
     @property
     def count(self) -> int:
@@ -89,6 +91,12 @@ class Pool:
     def daemons(self) -> frozenset[str]:
         """The MPS control daemons that enforce limits in this pool, by name."""
         return frozenset(part.daemon for part in self.parts if part.daemon is not None)
+
+    @property
+    def has_partitions(self) -> bool:
+        """Whether containers get SMs that no other container uses."""
+        shares = (part.share.threads for part in self.parts if part.daemon is not None)
+        return any(threads is not None and threads.partitioned for threads in shares)
 
     @cached_property
     def owners(self) -> dict[str, int]:

@@ -159,13 +159,15 @@ class MemoryRule:
     devices: Selection = ALL
     resource: str = GPUSHARE_RESOURCE
     unit: MemoryUnit = GIB
-    # Memory of each GPU that no unit contains.
-    reserve_mib: int = 0
+    # Memory of each GPU that no unit contains; None: what the driver and MPS need of it.
+    reserve_mib: int | None = 0
     threads: ThreadRule = ThreadStrategy.PROPORTIONAL
     ids: IdForm = IdForm.AUTO
     advertise: Advertise = Advertise.ONE_GPU
     # Whether MPS limits containers to their units. GPUs that it cannot limit are skipped.
     limited: bool = False
+    # Whether each GPU has an MPS control daemon of its own. Otherwise one serves all of them.
+    daemon_per_gpu: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -9,6 +10,10 @@ from fractions import Fraction
 # MPS limits threads by whole TPCs, which have this many SMs on every GPU that it can limit.
 _SMS_PER_TPC = 2
 _WHOLE_GPU = 100
+# The first architecture with static partitions.
+_AMPERE = (8, 0)
+
+_AMOUNT = re.compile(r"(?P<count>[0-9]{1,5})\s*(?P<unit>%|SMs?)", re.ASCII)
 
 
 class ThreadStrategy(Enum):
@@ -17,6 +22,7 @@ class ThreadStrategy(Enum):
     PROPORTIONAL = "proportional"  # to the memory of a container
     UNIFORM = "uniform"  # 100/n for each container, where n is the number of shares
     UNIFORM_HALF = "uniform-half"  # twice that: containers that are idle leave threads to others
+    SM_PARTITION = "sm_partition"  # proportional, and no other container uses these SMs
     NONE = "none"  # no limit
 
 
@@ -40,7 +46,23 @@ class Multiprocessors:
         return f"{self.count} SMs"
 
 
-ThreadRule = ThreadStrategy | Percent | Multiprocessors
+ThreadAmount = Percent | Multiprocessors
+ThreadRule = ThreadStrategy | ThreadAmount
+
+
+def parse_amount(text: str) -> ThreadAmount | None:
+    """`30%` or `20 SMs`; None: another text. Raises ValueError, which states the remedy."""
+    match = _AMOUNT.fullmatch(text.strip())
+    if match is None:
+        return None
+    count = int(match["count"])
+    if match["unit"] == "%":
+        if not 1 <= count <= _WHOLE_GPU:
+            raise ValueError("use a percentage from 1% to 100%")
+        return Percent(count)
+    if not count:
+        raise ValueError("use at least 1 SM")
+    return Multiprocessors(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +74,12 @@ class Threads:
     adds_up: bool = True
     # The SMs of the GPU, if the share is a number of SMs.
     sms: int | None = None
+    # Whether a container gets whole SMs that no other container uses.
+    partitioned: bool = False
+
+    def chunks(self, count: int, most: int) -> int:
+        """What a container with `count` shares gets, if a GPU has `most` chunks for partitions."""
+        return min(most, max(1, int(self.percent * count * most / _WHOLE_GPU)))
 
     def times(self, count: int) -> int:
         """The limit of a container that has `count` shares, as a whole percentage.
@@ -79,6 +107,8 @@ def share_of_threads(
             return None
         case ThreadStrategy.PROPORTIONAL:
             return Threads(_WHOLE_GPU * portion)
+        case ThreadStrategy.SM_PARTITION:
+            return Threads(_WHOLE_GPU * portion, partitioned=True)
         case ThreadStrategy.UNIFORM:
             return Threads(Fraction(_WHOLE_GPU, shares), adds_up=False)
         case ThreadStrategy.UNIFORM_HALF:
@@ -103,6 +133,17 @@ def why_no_threads(rule: ThreadRule, sms: int) -> str | None:
     if rule.count > sms:
         return f"it has {sms} SMs, and its threads are limited to {rule}. Use at most {sms} SMs"
     return None
+
+
+def why_no_partitions(rule: ThreadRule, compute_capability: tuple[int, int]) -> str | None:
+    """Completes "skipping GPU 0: …" for a GPU whose SMs cannot be partitioned."""
+    if rule is not ThreadStrategy.SM_PARTITION or compute_capability >= _AMPERE:
+        return None
+    major, minor = compute_capability
+    return (
+        f"MPS has static partitions from compute capability 8.0 on, and this GPU has "
+        f"{major}.{minor}. Use another value for threads"
+    )
 
 
 def why_rounded(rule: ThreadRule, sms: int) -> str | None:

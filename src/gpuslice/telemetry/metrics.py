@@ -25,7 +25,10 @@ class DeviceCounts:
 
 @dataclass(frozen=True, slots=True)
 class ContainerMemory:
-    """The memory of one GPU that a container uses, and what it was granted."""
+    """The memory of one GPU that a container uses, and what it was granted.
+
+    The watchdog acts beyond what is allowed, which includes slack.
+    """
 
     namespace: str
     pod: str
@@ -33,6 +36,7 @@ class ContainerMemory:
     gpu: str
     used_bytes: int
     granted_bytes: int
+    allowed_bytes: int
 
 
 class Metrics(Protocol):
@@ -54,6 +58,12 @@ class Metrics(Protocol):
 
     def binding(self, mode: str | None) -> None:
         """How containers get their limits: cdi or env; None: no resource has limits."""
+
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        """How firmly limits hold, by resource, and on the node: the weakest."""
+
+    def memory_limited(self, ok: bool) -> None:
+        """The driver was told to limit a cgroup."""
 
     def forget(self, resource: str) -> None:
         """The resource is no longer advertised. Its counters stay."""
@@ -97,6 +107,12 @@ class NoMetrics:
     def binding(self, mode: str | None) -> None:
         pass
 
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        pass
+
+    def memory_limited(self, ok: bool) -> None:
+        pass
+
     def forget(self, resource: str) -> None:
         pass
 
@@ -133,6 +149,10 @@ class Recorder:
         self.gpus: dict[str, tuple[int, bool]] = {}
         self.driver_problem: str | None = None
         self.binding_mode: str | None = None
+        self.resource_tiers: Mapping[str, str] = {}
+        # None: no resource is shared.
+        self.node_tier: str | None = None
+        self.memory_limits: Counter[bool] = Counter()
         # None: there is no watchdog.
         self.is_watching: bool | None = None
         self.container_memories: tuple[ContainerMemory, ...] = ()
@@ -165,6 +185,12 @@ class Recorder:
 
     def binding(self, mode: str | None) -> None:
         self.binding_mode = mode
+
+    def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
+        self.resource_tiers, self.node_tier = tiers, node
+
+    def memory_limited(self, ok: bool) -> None:
+        self.memory_limits[ok] += 1
 
     def forget(self, resource: str) -> None:
         self.counts.pop(resource, None)

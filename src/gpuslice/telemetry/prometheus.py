@@ -66,6 +66,7 @@ class _AgentMetrics(Collector):
         yield from _resources(self._recorder)
         yield _gpus(self._recorder)
         yield _binding(self._recorder)
+        yield from _tiers(self._recorder)
         if self._recorder.is_watching is not None:
             yield from _watchdog(self._recorder)
 
@@ -160,6 +161,33 @@ def _binding(recorder: Recorder) -> Metric:
     return binding
 
 
+def _tiers(recorder: Recorder) -> Iterable[Metric]:
+    node = GaugeMetricFamily(
+        "gpuslice_limits_tier",
+        "1 for the tier of the node: how firmly the limits of containers hold at least.",
+        labels=["tier"],
+    )
+    if recorder.node_tier is not None:
+        node.add_metric([recorder.node_tier], 1)
+    yield node
+    resources = GaugeMetricFamily(
+        "gpuslice_resource_limits_tier",
+        "1 for the tier of the resource: how firmly the limits of its containers hold.",
+        labels=["resource", "tier"],
+    )
+    for resource, tier in sorted(recorder.resource_tiers.items()):
+        resources.add_metric([resource, tier], 1)
+    yield resources
+    limited = CounterMetricFamily(
+        "gpuslice_memory_limits_set",
+        "Memory limits of cgroups that were set in the driver.",
+        labels=["result"],
+    )
+    for ok, count in sorted(recorder.memory_limits.items()):
+        limited.add_metric([_result(ok)], count)
+    yield limited
+
+
 def _gpus(recorder: Recorder) -> Metric:
     gpus = GaugeMetricFamily(
         "gpuslice_gpu_healthy", "1 if the GPU is healthy, 0 if it is not.", labels=["uuid", "minor"]
@@ -186,12 +214,19 @@ def _watchdog(recorder: Recorder) -> Iterable[Metric]:
         "Memory of the GPU that the container was granted.",
         labels=labels,
     )
+    allowed = GaugeMetricFamily(
+        "gpuslice_container_memory_allowed_bytes",
+        "Memory of the GPU beyond which the watchdog acts: what was granted, and slack.",
+        labels=labels,
+    )
     for one in recorder.container_memories:
         names = [one.namespace, one.pod, one.container, one.gpu]
         used.add_metric(names, one.used_bytes)
         granted.add_metric(names, one.granted_bytes)
+        allowed.add_metric(names, one.allowed_bytes)
     yield used
     yield granted
+    yield allowed
     yield GaugeMetricFamily(
         "gpuslice_unattributed_processes",
         "Processes on GPUs that belong to no container with shares. The watchdog ignores them.",

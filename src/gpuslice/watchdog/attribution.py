@@ -10,13 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.tiers import has_memory_shares
 from gpuslice.watchdog.cgroup_path import ContainerId
 from gpuslice.watchdog.container_names import ContainerName
 from gpuslice.watchdog.process_files import ContainedProcess, ProcessId
 
 _MIB = 1024 * 1024
-_LIMITED = (SharingStrategy.MEMORY, SharingStrategy.MPS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +89,7 @@ class Granted:
 
 def watched_gpus(pools: Iterable[Pool]) -> frozenset[str]:
     """GPUs with shares of a limited size, and the other GPUs that their daemons may reach."""
-    limited = [pool for pool in pools if pool.sharing in _LIMITED]
+    limited = [pool for pool in pools if has_memory_shares(pool)]
     return frozenset(
         part.device.uuid for pool in limited for part in pool.parts if not part.device.mig_enabled
     )
@@ -110,7 +109,7 @@ def granted(devices: Mapping[str, Iterable[str]], pools: Sequence[Pool]) -> Gran
                 others = True
                 continue
             part = pool.parts[position]
-            if pool.sharing in _LIMITED and part.is_shared:
+            if has_memory_shares(pool) and part.is_shared:
                 limits[part.device.uuid] += part.share.memory_mib * _MIB
             else:
                 unlimited.add(part.device.gpu)

@@ -9,9 +9,11 @@ from dataclasses import dataclass
 _HEX = "[0-9a-f]"
 # Static pods have a hash instead of a UUID. The cgroup driver systemd writes "_" for "-".
 _UID = rf"{_HEX}{{8}}[-_]{_HEX}{{4}}[-_]{_HEX}{{4}}[-_]{_HEX}{{4}}[-_]{_HEX}{{12}}|{_HEX}{{32}}"
-_QOS = ("burstable", "besteffort")
+QOS_CLASSES = ("burstable", "besteffort")
 # kubepods-burstable-pod<uid>.slice; the kubelet of a nested node adds a prefix.
-_SLICE = re.compile(rf"(?:[a-z0-9]+-)*kubepods-(?:{'|'.join(_QOS)})?-?pod(?P<uid>{_UID})\.slice")
+_SLICE = re.compile(
+    rf"(?:[a-z0-9]+-)*kubepods-(?:{'|'.join(QOS_CLASSES)})?-?pod(?P<uid>{_UID})\.slice"
+)
 _DIRECTORY = re.compile(rf"pod(?P<uid>{_UID})")
 # `crio-conmon-<id>` is the monitor of a container and does not belong to it.
 _CONTAINER = re.compile(
@@ -40,6 +42,21 @@ def container_of(cgroups: str) -> ContainerId | None:
     """
     found = {one for path in _paths(cgroups) if (one := _in_path(path)) is not None}
     return found.pop() if len(found) == 1 else None
+
+
+def is_pod_uid(text: str) -> bool:
+    return re.fullmatch(_UID, text) is not None
+
+
+def container_id_of(name: str) -> str | None:
+    """`name` is that of a cgroup directly below the cgroup of a pod; None: of no container."""
+    matched = _CONTAINER.fullmatch(name)
+    return None if matched is None else matched["id"]
+
+
+def is_outside_its_pod(name: str) -> bool:
+    """Whether this is the cgroup of a container that is not below the cgroup of its pod."""
+    return _JOINED.fullmatch(name) is not None
 
 
 def _paths(cgroups: str) -> Iterable[str]:
@@ -80,7 +97,7 @@ def _is_kubepods(above: Sequence[str]) -> bool:
     In a cgroup namespace, paths are relative to the cgroup of the reader: `/../../pod<uid>/<id>`.
     """
     rest = list(above)
-    if rest and rest[-1] in _QOS:
+    if rest and rest[-1] in QOS_CLASSES:
         rest.pop()
     return bool(rest) and (rest[-1] == "kubepods" or set(rest) == {".."})
 

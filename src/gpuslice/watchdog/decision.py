@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -11,6 +11,9 @@ from gpuslice.watchdog.attribution import Container, ProcessUsage, Usage
 from gpuslice.watchdog.process_files import ProcessId
 
 Key = tuple[Container, str]
+
+# The slack of all processes together is at most this part of the grant, or that of one process.
+_LARGEST_SLACK_PART = 4
 
 
 class Step(Enum):
@@ -27,7 +30,7 @@ class Policy:
     grace_seconds: float = 10.0
     # Between two steps against one process, and between two attempts to evict a pod.
     step_seconds: float = 5.0
-    # What a container may use in addition to its grant.
+    # What each process may use in addition to the grant of its container: see `allowed_bytes`.
     slack_bytes: int = 0
 
 
@@ -87,7 +90,7 @@ def decide(
     after: dict[Key, Violation] = {}
     actions: list[Action] = []
     for usage in usages:
-        if usage.gpu in unread_gpus or usage.used_bytes <= usage.granted_bytes + policy.slack_bytes:
+        if usage.gpu in unread_gpus or _fits(usage, usage.processes, policy.slack_bytes):
             continue
         key = usage.container, usage.gpu
         known = before.get(key)
@@ -107,25 +110,42 @@ def decide(
     return Decision(after, tuple(actions))
 
 
+def allowed_bytes(usage: Usage, slack_bytes: int) -> int:
+    """What the container may use.
+
+    Each process adds what it uses, up to the slack: the driver may count memory of a process that
+    MPS does not count. All processes together add at most a part of the grant, so that many small
+    processes are no way around it. Without a grant of this GPU, nothing is allowed.
+    """
+    return _allowed(usage.granted_bytes, usage.processes, slack_bytes)
+
+
 def surplus(usage: Usage, slack_bytes: int) -> tuple[ProcessUsage, ...]:
     """The newest processes that suffice: those that were there first keep their memory."""
-    over = usage.used_bytes - usage.granted_bytes - slack_bytes
-    chosen = []
-    for one in reversed(usage.processes):
-        if over <= 0:
-            break
-        if one.used_bytes > 0:
-            chosen.append(one)
-            over -= one.used_bytes
+    left = list(usage.processes)
+    ended: list[ProcessUsage] = []
+    while left and not _fits(usage, left, slack_bytes):
+        newest = left.pop()
+        if newest.used_bytes > 0:
+            ended.append(newest)
     # A small one need not end if an older and larger one must.
-    spare = -over
-    kept = []
-    for one in chosen:
-        if one.used_bytes <= spare:
-            spare -= one.used_bytes
-        else:
-            kept.append(one)
-    return tuple(kept)
+    for one in list(ended):
+        if _fits(usage, [*left, one], slack_bytes):
+            left.append(one)
+            ended.remove(one)
+    return tuple(ended)
+
+
+def _fits(usage: Usage, processes: Sequence[ProcessUsage], slack_bytes: int) -> bool:
+    used = sum(one.used_bytes for one in processes)
+    return used <= _allowed(usage.granted_bytes, processes, slack_bytes)
+
+
+def _allowed(granted_bytes: int, processes: Iterable[ProcessUsage], slack_bytes: int) -> int:
+    if not granted_bytes:
+        return 0
+    slack = sum(min(one.used_bytes, slack_bytes) for one in processes)
+    return granted_bytes + min(slack, max(slack_bytes, granted_bytes // _LARGEST_SLACK_PART))
 
 
 def _continued(

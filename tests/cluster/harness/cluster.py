@@ -249,8 +249,7 @@ class Cluster(Client):
         directory.mkdir()
         test, pause = directory / "test.tar", directory / "pause.tar"
         if self.nodes:
-            simcuda = self.nodes[0].sim.bin / "simcuda"
-            write_test_image(test, self.binaries.busybox, simcuda)
+            write_test_image(test, self.binaries.busybox, self.nodes[0].sim.bin)
         write_pause_image(pause, self.binaries.busybox)
         return [test, pause]
 

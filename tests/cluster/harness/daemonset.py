@@ -18,10 +18,10 @@ from .kube import Object
 from .node import Node
 from .waiting import eventually
 
-_DEPLOY = Path(__file__).parents[3] / "deploy"
-MANIFEST = _DEPLOY / "manifests" / "nvidia.yaml"
-LABELS = _DEPLOY / "manifests" / "nvidia-labels.yaml"
-CDI_PATCH = _DEPLOY / "patches" / "nvidia-cdi.yaml"
+DEPLOY = Path(__file__).parents[3] / "deploy"
+MANIFEST = DEPLOY / "manifests" / "nvidia.yaml"
+LABELS = DEPLOY / "manifests" / "nvidia-labels.yaml"
+CDI_PATCH = DEPLOY / "patches" / "nvidia-cdi.yaml"
 NAMESPACE = "kube-system"
 ACCOUNT = "nvidia-device-plugin"
 
@@ -34,7 +34,7 @@ class DaemonSetAgent:
         self._kubeconfig = kubeconfig
         documents = {thing["kind"]: thing for thing in manifest()}
         self._pod: Object = documents["DaemonSet"]["spec"]["template"]["spec"]
-        patch_pod(self._pod)
+        patch_pod(self._pod, CDI_PATCH)
         [self.container] = self._pod["containers"]
         self.configs = ConfigMap(node.directory / "configs", **documents["ConfigMap"]["data"])
         self._original = dict(documents["ConfigMap"]["data"])
@@ -126,13 +126,18 @@ class DaemonSetAgent:
         return {place: source for place, source in places.items() if place != str(source)}
 
 
-def patch_pod(pod: Object) -> None:
-    """With the patch for CDI, as `kubectl patch` applies it: lists are merged by name."""
-    patch = yaml.safe_load(CDI_PATCH.read_text())["spec"]["template"]["spec"]
+def patch_pod(pod: Object, path: Path) -> None:
+    """With a patch, as `kubectl patch` applies it: lists are merged by name."""
+    patch = yaml.safe_load(path.read_text())["spec"]["template"]["spec"]
     [container], [change] = pod["containers"], patch["containers"]
     for key in ("env", "volumeMounts"):
-        container[key] = [*container[key], *change[key]]
-    pod["volumes"] = [*pod["volumes"], *patch["volumes"]]
+        container[key] = _merged(container[key], change[key])
+    container["command"] = change.get("command", container.get("command"))
+    pod["volumes"] = _merged(pod["volumes"], patch["volumes"])
+
+
+def _merged(ours: list[Object], theirs: list[Object]) -> list[Object]:
+    return list({one["name"]: one for one in (*ours, *theirs)}.values())
 
 
 def manifest() -> list[Object]:

@@ -17,8 +17,11 @@ _DIRECTORIES = ("bin", "dev", "etc", "home", "proc", "root", "run", "sys", "usr"
 _ARCHITECTURE = {"x86_64": "amd64", "aarch64": "arm64"}
 
 
-def write_test_image(target: Path, busybox: Path, simcuda: Path) -> None:
-    write_busybox_image(target, TEST_IMAGE, busybox, {"bin/simcuda": simcuda})
+def write_test_image(target: Path, busybox: Path, programs: Path) -> None:
+    """With the simulated programs for containers from this directory."""
+    names = ("simcuda", "nvidia-cuda-mps-control")
+    files = {f"bin/{name}": programs / name for name in names}
+    write_busybox_image(target, TEST_IMAGE, busybox, files)
 
 
 def write_busybox_image(

@@ -33,7 +33,7 @@ class NodeSpec:
     name: str
     profile: str = "t4x2"
     driver: int = 570
-    agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE)
+    agent: tuple[str, ...] = ("agent", "--mps-pipe", MPS_PIPE, "--memory-reserve=0")
     """Arguments of `gpuslice`; () for a node without agent."""
     mps: bool = True
     resource: str = RESOURCE
@@ -152,8 +152,13 @@ class Node:
     def import_images(self, images: Sequence[Path]) -> None:
         self._wait_for_containerd()
         for image in images:
-            self.run([self._binaries.containerd / "ctr", "-a", SOCKET, "-n", "k8s.io",
-                      "images", "import", "--local", str(image)])  # fmt: skip
+            self.ctr("images", "import", "--local", str(image))
+
+    def ctr(self, *arguments: str) -> str:
+        """containerd's own client, in the namespace of Kubernetes."""
+        return self.run(
+            [self._binaries.containerd / "ctr", "-a", SOCKET, "-n", "k8s.io", *arguments]
+        )
 
     def start_kubelet(self) -> None:
         self._wait_for_containerd()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 from pathlib import Path
@@ -90,3 +91,30 @@ def test_a_directory_that_is_missing_is_an_error_with_a_remedy(tmp_path: Path) -
         put(specs, "c1", EDITS, 0.01)
     with pytest.raises(CdiError, match="mount the host's"):
         asyncio.run(specs.probe(0.01))
+
+
+def test_many_at_once_need_few_inotify_instances(tmp_path: Path) -> None:
+    """A user has 128 on the whole node."""
+    specs = BoundSpecs(tmp_path)
+
+    async def scenario() -> int:
+        puts = [asyncio.create_task(specs.put(f"c{n}", EDITS, PATIENCE)) for n in range(150)]
+        most = 0
+        while not all(one.done() for one in puts):
+            most = max(most, inotify_instances())
+            await asyncio.wait(puts, timeout=0.002)
+        assert {one.result() for one in puts} == {True}
+        return most
+
+    with CdiRuntime(tmp_path):
+        before = inotify_instances()
+        assert asyncio.run(scenario()) - before <= 50
+    assert inotify_instances() < before
+
+
+def inotify_instances() -> int:
+    found = 0
+    for link in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):  # closed meanwhile
+            found += link.readlink().name == "anon_inode:inotify"
+    return found

@@ -12,6 +12,7 @@ from gpuslice.cli.commands import app
 from gpuslice.cli.daemon_program import DaemonProgram
 from gpuslice.cli.help_text import help_text
 from gpuslice.cli.labels import LABELS
+from gpuslice.cli.mps_control_daemon import MPS
 
 
 @pytest.mark.parametrize("args", [["--help"], ["-h"]])
@@ -20,12 +21,15 @@ def test_help_lists_every_command_with_one_line(args: list[str]) -> None:
     assert result.exit_code == 0
     commands = result.output.partition("Commands:\n")[2].splitlines()
     listed = dict(line.split(maxsplit=1) for line in commands)
-    assert listed.keys() == {"agent", "labels", "version", "demo"}
+    assert listed.keys() == {"agent", "mps", "labels", "version", "demo"}
     assert listed["agent"] == AGENT.summary
+    assert listed["mps"] == MPS.summary
     assert listed["labels"] == LABELS.summary
 
 
-@pytest.mark.parametrize(("command", "program"), [("agent", AGENT), ("labels", LABELS)])
+@pytest.mark.parametrize(
+    ("command", "program"), [("agent", AGENT), ("mps", MPS), ("labels", LABELS)]
+)
 @pytest.mark.parametrize("flag", ["-h", "--help"])
 def test_a_daemon_prints_its_own_help(command: str, program: DaemonProgram, flag: str) -> None:
     result = CliRunner().invoke(app, [command, flag])

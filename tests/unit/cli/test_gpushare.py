@@ -56,7 +56,15 @@ def test_an_unknown_unit_becomes_gib_as_with_gpushare() -> None:
         assert settings(f"--memory-unit={text}").rules.memory == expected
 
 
-def test_only_the_socket_of_the_kubelet_has_a_variable() -> None:
+def test_managed_daemons_are_chosen_by_variable() -> None:
+    found = settings("", GPUSLICE_MPS_MODE="managed", MPS_ROOT="/m", GPUSLICE_MPS_SHM="")
+    assert found.has_managed_slices
+    assert found.containers.mps_root == "/m"
+    shared = settings("--mps-pipe=/root/nvidia-mps", GPUSLICE_MPS_SHM="host")
+    assert shared.memory_mps.shm == "/dev/shm"
+
+
+def test_few_options_have_a_variable() -> None:
     found = settings("", KUBELET_SOCKET="/k.sock", MIG_STRATEGY="mixed", GPUSLICE_RESOURCE="a.b/c")
     assert found.kubelet_socket == "/k.sock"
     assert found.rules == DEFAULTS.rules

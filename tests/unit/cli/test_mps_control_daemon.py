@@ -10,7 +10,9 @@ import pytest
 import yaml
 
 from gpuslice.cli import mps_control_daemon
+from gpuslice.cli.daemon_program import DaemonProgram
 from gpuslice.config.agent_options import OPTIONS
+from gpuslice.config.timing import Timing
 
 MANIFESTS = Path(__file__).parents[3] / "deploy" / "manifests"
 
@@ -45,13 +47,21 @@ def the_daemon_set(name: str) -> dict[str, Any]:
     return dict(found)
 
 
-def test_the_manifest_uses_variables_and_paths_that_the_program_knows() -> None:
-    daemon_set = the_daemon_set("nvidia-mps.yaml")
+@pytest.mark.parametrize(
+    ("name", "program"),
+    [("nvidia-mps.yaml", mps_control_daemon.PROGRAM), ("agent-mps.yaml", mps_control_daemon.MPS)],
+)
+def test_the_manifest_uses_variables_and_paths_that_the_program_knows(
+    name: str, program: DaemonProgram
+) -> None:
+    daemon_set = the_daemon_set(name)
     pod = daemon_set["spec"]["template"]["spec"]
     [container] = pod["containers"]
-    assert container["command"] == [mps_control_daemon.PROGRAM.name]
-    # To quit, to be killed and to have the driver set modes: 10, 5 + 5 and 60 s.
-    assert pod["terminationGracePeriodSeconds"] >= 80
+    assert container["command"] == program.name.split()
+    # To wait for clients, to quit, to be killed and to have the driver set modes.
+    timing = Timing()
+    seconds = timing.mps_drain + timing.mps_quit + 2 * timing.mps_exit + 60
+    assert pod["terminationGracePeriodSeconds"] >= seconds
     known = {name for option in OPTIONS for name in option.variables}
     env = {entry["name"]: entry.get("value") for entry in container["env"]}
     assert env.keys() <= known | {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_DRIVER_CAPABILITIES"}

@@ -9,6 +9,7 @@ import re
 import socket
 import threading
 from collections.abc import Iterator
+from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -40,10 +41,13 @@ class Kubernetes:
         self.watches: list[dict[str, str]] = []
         self.evictions: list[Object] = []
         self.refuse_with: int | None = None
+        # Requests for such paths are forbidden.
+        self.refuse_pattern = ""
         self.end_watches_at_once = False
         self.node_features_known = True
         self.conflicts = 0
-        self._watchers: list[queue.Queue[object]] = []
+        # With the kind of object that they watch.
+        self._watchers: list[tuple[str, queue.Queue[object]]] = []
         self._version = 100
         self._oldest = 0
         self._lock = threading.RLock()
@@ -100,12 +104,12 @@ class Kubernetes:
 
     def drop_watches(self) -> None:
         with self._lock:
-            for watcher in self._watchers:
+            for _, watcher in self._watchers:
                 watcher.put(_CLOSE)
 
     def send(self, event: Object) -> None:
         with self._lock:
-            for watcher in self._watchers:
+            for _, watcher in self._watchers:
                 watcher.put(event)
 
     @property
@@ -134,9 +138,10 @@ class Kubernetes:
     # What the API server does.
 
     def _tell(self, event: str, stored: Object) -> None:
-        """Only Nodes are watched, and who watches them hears of nothing else."""
-        if stored["kind"] == "Node":
-            self.send({"type": event, "object": stored})
+        """Of Nodes and Pods, those who watch them."""
+        for kind, watcher in self._watchers:
+            if stored["kind"] == _KINDS[kind]:
+                watcher.put({"type": event, "object": stored})
 
     def answer(self, method: str, path: str, body: Object) -> Object:
         match = _PATH.fullmatch(path)
@@ -178,33 +183,38 @@ class Kubernetes:
             raise Refusal(409, "the object has been modified")
         return self.put(kind, name, **{**body, "metadata": _own(body["metadata"])})
 
-    def listed(self, name: str) -> Object:
+    def listed(self, kind: str, name: str | None = None) -> Object:
+        """All objects of the kind, or the one with this name."""
         with self._lock:
-            found = [v for (kind, n), v in self.objects.items() if (kind, n) == ("nodes", name)]
+            found = [
+                stored
+                for (its_kind, its_name), stored in self.objects.items()
+                if its_kind == kind and name in (None, its_name)
+            ]
             return {
-                "kind": "NodeList",
+                "kind": f"{_KINDS[kind]}List",
                 "metadata": {"resourceVersion": str(self._version)},
-                "items": list(found),
+                "items": found,
             }
 
     @contextlib.contextmanager
-    def watcher(self, since: int) -> Iterator[queue.Queue[object]]:
+    def watcher(self, kind: str, since: int) -> Iterator[queue.Queue[object]]:
         events: queue.Queue[object] = queue.Queue()
         with self._lock:
             if since < self._oldest:
                 status = Refusal(410, "too old resource version").status
                 events.put({"type": "ERROR", "object": status})
                 events.put(_CLOSE)
-            for (kind, _), stored in self.objects.items():
+            for (its_kind, _), stored in self.objects.items():
                 version = int(stored["metadata"]["resourceVersion"])
-                if kind == "nodes" and version > since >= self._oldest:
+                if its_kind == kind and version > since >= self._oldest:
                     events.put({"type": "MODIFIED", "object": stored})
-            self._watchers.append(events)
+            self._watchers.append((kind, events))
         try:
             yield events
         finally:
             with self._lock:
-                self._watchers.remove(events)
+                self._watchers.remove((kind, events))
 
 
 class ConfigMap:
@@ -262,13 +272,17 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         url = urlsplit(self.path)
         query = {key: values[0] for key, values in parse_qs(url.query).items()}
-        if url.path == "/api/v1/nodes" and self._allowed():
-            name = query["fieldSelector"].removeprefix("metadata.name=")
-            if query.get("watch") == "true":
-                self.cluster.watches.append(query)
-                return self._watch(int(query["resourceVersion"]))
-            return self._send(200, self.cluster.listed(name))
-        return self._serve()
+        if url.path not in ("/api/v1/nodes", "/api/v1/pods"):
+            return self._serve()
+        if not self._allowed():
+            return None
+        kind = url.path.rpartition("/")[2]
+        if query.get("watch") == "true":
+            self.cluster.watches.append(query)
+            return self._watch(kind, int(query["resourceVersion"]))
+        # Every pod is on the node.
+        name = query["fieldSelector"].removeprefix("metadata.name=") if kind == "nodes" else None
+        return self._send(200, self.cluster.listed(kind, name))
 
     def do_POST(self) -> None:
         self._serve()
@@ -294,16 +308,18 @@ class _Handler(BaseHTTPRequestHandler):
     def _allowed(self) -> bool:
         self.cluster.requests.append(f"{self.command} {self.path}")
         code = self.cluster.refuse_with
+        if self.cluster.refuse_pattern and re.match(self.cluster.refuse_pattern, self.path):
+            code = HTTPStatus.FORBIDDEN
         if code is not None:
             self._send(code, Refusal(code, f"refused with {code}").status)
         return code is None
 
-    def _watch(self, since: int) -> None:
+    def _watch(self, kind: str, since: int) -> None:
         self.send_response(200)
         self.send_header("Content-Type", "application/json")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        with self.cluster.watcher(since) as events:
+        with self.cluster.watcher(kind, since) as events:
             while not self.cluster.end_watches_at_once:
                 event = events.get()
                 if event is _CLOSE:

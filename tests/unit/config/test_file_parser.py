@@ -49,6 +49,8 @@ flags:
   deviceDiscoveryStrategy: nvml
   bind: env
   threadAnnotations: off
+  memoryLimits: driver
+  cgroupRoot: /host/cgroup
   nested: guest
   nestedEnv: /etc/gpu.env
   nestedFile: /list
@@ -82,7 +84,7 @@ sharing:
     threads: none
     advertise: all
     ids: short
-    mps: {pipeDirectory: /run/mps, check: auto}
+    mps: {mode: external, pipeDirectory: /run/mps, check: auto, shm: /run/shm}
   timeSlicing:
     renameByDefault: true
     failRequestsGreaterThanOne: true
@@ -153,7 +155,7 @@ def test_a_file_with_every_key(read: Read) -> None:
         ids=IdForm.SHORT,
         limited=True,
     )
-    assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO)
+    assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO, "/run/shm")
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
     assert settings.nested_file == "/list"
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)

@@ -92,6 +92,19 @@ def test_threads_of_replicas(read: Read, yaml: str, expected: ThreadRule) -> Non
 
 
 @pytest.mark.parametrize(
+    ("entry", "field"),
+    [
+        ("replicas: 2, threads: sm_partition", "threads"),
+        ("shares: [{name: a, memory: 1GiB, threads: sm_partition}]", "shares[0].threads"),
+    ],
+)
+def test_replicas_have_no_static_partitions(read: Read, entry: str, field: str) -> None:
+    with pytest.raises(ConfigError, match=r"only sharing\.memory\.threads") as rejected:
+        rules(read, f"{{resources: [{{name: gpu, {entry}}}]}}", "mps")
+    assert rejected.value.field == f"sharing.mps.resources[0].{field}"
+
+
+@pytest.mark.parametrize(
     ("section", "limited"),
     [
         ("", True),

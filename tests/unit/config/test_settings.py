@@ -40,9 +40,9 @@ def test_an_invalid_resource_is_rejected(resource: str, because: str) -> None:
 
 
 def test_the_longest_pipe_directory_that_fits_is_accepted() -> None:
-    assert MemoryMps(pipe="/" + "x" * 98)
-    with pytest.raises(ConfigError, match="has 108 bytes, and 107 is the maximum"):
-        MemoryMps(pipe="/" + "x" * 99)
+    assert MemoryMps(pipe="/" + "x" * 86)
+    with pytest.raises(ConfigError, match="it has 88 bytes, and MPS accepts 87"):
+        MemoryMps(pipe="/" + "x" * 87)
 
 
 def test_a_relative_pipe_directory_is_rejected() -> None:

@@ -25,6 +25,11 @@ EXTERNAL = Daemon("aliyun.com/gpu-mem", "/root/nvidia-mps", "/root/nvidia-mps")
 SLICES = Settings(
     rules=Rules(memory=MemoryRule(limited=True)), memory_mps=MemoryMps("/root/nvidia-mps")
 )
+MANAGED = Settings(
+    rules=Rules(memory=MemoryRule(limited=True, daemon_per_gpu=True)),
+    memory_mps=MemoryMps(is_managed=True),
+    containers=ContainerSettings(mps_root="/mps-root"),
+)
 REPLICAS = Settings(
     rules=Rules(replicas=(ReplicaRule(SharingStrategy.MPS, "nvidia.com/gpu", 10),)),
     containers=ContainerSettings(mps_root="/mps-root"),
@@ -91,9 +96,29 @@ def test_replicas_reach_the_daemon_of_their_resource_and_its_shared_memory() -> 
     )
 
 
-@pytest.mark.parametrize("settings", [SLICES, REPLICAS], ids=["slices", "replicas"])
+def test_a_managed_slice_gets_the_pipe_and_the_shared_memory_of_its_gpu() -> None:
+    [one] = edits(MANAGED, units(0))
+    assert one.env["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/GPU-bb/pipe"
+    assert one.mounts == (
+        Mount("/mps-root/GPU-bb/pipe", "/mps/GPU-bb/pipe"),
+        Mount("/mps-root/GPU-bb/pipe/control", "/mps/GPU-bb/pipe/control_privileged"),
+        Mount("/mps-root/GPU-bb/shm", "/dev/shm"),
+    )
+
+
+def test_an_external_daemon_can_share_its_memory() -> None:
+    shared = replace(SLICES, memory_mps=MemoryMps("/root/nvidia-mps", shm="/run/shm"))
+    [one] = edits(shared, units(0))
+    assert one.mounts[-1] == Mount("/run/shm", "/dev/shm")
+    [one] = edits(SLICES, units(0))
+    assert all(mount.container_path != "/dev/shm" for mount in one.mounts)
+
+
+@pytest.mark.parametrize(
+    "settings", [SLICES, MANAGED, REPLICAS], ids=["slices", "managed", "replicas"]
+)
 def test_access_to_the_pipe_directory_can_be_set(settings: Settings) -> None:
-    ids = units(0) if settings is SLICES else ["GPU-bb::0"]
+    ids = ["GPU-bb::0"] if settings is REPLICAS else units(0)
     open_to_root = replace(
         settings, containers=replace(settings.containers, mps_hide_privileged_socket=False)
     )

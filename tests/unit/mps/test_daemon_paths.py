@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuslice.mps.daemon_paths import DaemonPaths, resource_of
+from gpuslice.mps.daemon_paths import DaemonPaths, daemon_of
 from gpuslice.mps.mounts import mount_of, parse_mountinfo
-from gpuslice.mps.shm import is_mounted, size_kib
+from gpuslice.mps.shm import is_mounted, size_kib, unused_shm
 
 MOUNTINFO = """\
 22 1 8:1 / / rw,relatime - ext4 /dev/root rw
@@ -26,15 +26,16 @@ def test_places_are_nvidias() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pipe", "resource"),
+    ("pipe", "name"),
     [
         ("/mps/nvidia.com/gpu/pipe", "nvidia.com/gpu"),
+        ("/mps/GPU-1/pipe", "GPU-1"),
         ("/run/nvidia-mps", None),
         ("/mps/nvidia.com/gpu/log", None),
     ],
 )
-def test_a_pipe_directory_identifies_its_resource(pipe: str, resource: str | None) -> None:
-    assert resource_of(pipe) == resource
+def test_a_pipe_directory_identifies_its_daemon(pipe: str, name: str | None) -> None:
+    assert daemon_of(pipe) == name
 
 
 def test_a_mount_is_distinguished_from_a_directory() -> None:
@@ -54,3 +55,10 @@ def test_a_mount_below_a_shared_one_appears_on_the_host() -> None:
 def test_shared_memory_is_half_of_the_memory() -> None:
     assert size_kib("MemTotal:       24682416 kB\nMemFree: 1 kB\n") == 12341208
     assert size_kib("nothing") == 65536
+
+
+def test_shared_memory_of_resources_and_gpus_that_nothing_wants_is_found(tmp_path: Path) -> None:
+    for name in ("nvidia.com/gpu", "nvidia.com/shm", "GPU-1", "GPU-2"):
+        DaemonPaths(name, tmp_path).shm.mkdir(parents=True)
+    (tmp_path / "shm").mkdir()
+    assert unused_shm(tmp_path, {"GPU-2", "nvidia.com/shm"}) == ["GPU-1", "nvidia.com/gpu"]

@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import ContainerSettings, Settings
-from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay, plan_daemons, uses_mps
+from gpuslice.config.settings import ContainerSettings, MemoryMps, Settings
+from gpuslice.mps.daemon_plan import (
+    DaemonPlan,
+    DaemonSpec,
+    can_stay,
+    may_return,
+    plan_daemons,
+    uses_mps,
+)
 from gpuslice.mps.default_limits import default_commands, memory_limit_holds, server_commands
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.errors import SlicingError
@@ -18,6 +25,7 @@ from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.rules import (
     DaemonLimits,
+    MemoryRule,
     NameRule,
     ReplicaRule,
     Rules,
@@ -53,7 +61,7 @@ def plan_for(
 
 
 def served(plan: DaemonPlan) -> dict[str, tuple[str, ...]]:
-    return {daemon.resource: daemon.gpus for daemon in plan.daemons}
+    return {daemon.name: daemon.gpus for daemon in plan.daemons}
 
 
 def test_a_resource_has_one_daemon_with_its_gpus() -> None:
@@ -195,3 +203,62 @@ def test_a_default_limit_is_recognised_when_it_is_read_back(
     printed: str, mib: int, holds: bool
 ) -> None:
     assert memory_limit_holds(printed, mib) is holds
+
+
+# Memory slices
+
+
+def slices(*, managed: bool = True, reserve_mib: int = 0) -> Settings:
+    rule = MemoryRule(limited=True, daemon_per_gpu=managed, reserve_mib=reserve_mib)
+    return Settings(
+        rules=Rules(memory=rule),
+        memory_mps=MemoryMps(is_managed=True) if managed else MemoryMps("/run/mps"),
+        containers=ContainerSettings(mps_root="/m"),
+    )
+
+
+def test_each_gpu_with_memory_slices_has_a_daemon_of_its_own() -> None:
+    plan = plan_for(slices(), node("T4", "T4"))
+    assert served(plan) == {"GPU-0": ("GPU-0",), "GPU-1": ("GPU-1",)}
+    assert uses_mps(slices())
+
+
+def test_the_ceiling_of_a_sliced_gpu_is_what_all_its_slices_have() -> None:
+    [daemon] = plan_for(slices(reserve_mib=512), node("T4")).daemons
+    assert daemon.limited
+    assert daemon.max_limits == (Limits(15 * 1024, 100),)
+    assert default_commands(daemon, daemon.gpus) == (
+        "set_default_active_thread_percentage 100",
+        "set_default_device_pinned_mem_limit 0 15360M",
+    )
+
+
+def test_slices_with_an_external_daemon_have_none_of_ours() -> None:
+    plan = plan_for(slices(managed=False), node("T4"))
+    assert plan.daemons == ()
+    assert not uses_mps(slices(managed=False))
+
+
+def test_slices_and_replicas_have_their_own_daemons() -> None:
+    wanted = slices()
+    memory = wanted.rules.memory
+    assert memory is not None
+    rules = replace(
+        wanted.rules,
+        memory=replace(memory, devices=Selection(references=("1",))),
+        replicas=(ReplicaRule(MPS, GPU, 4),),
+    )
+    plan = plan_for(replace(wanted, rules=rules), node("T4", "T4", "T4"))
+    assert served(plan) == {GPU: ("GPU-0", "GPU-2"), "GPU-1": ("GPU-1",)}
+
+
+def test_a_daemon_for_slices_stays_while_its_gpu_is_missing() -> None:
+    both, one = (plan_for(slices(), node(*["T4"] * count)) for count in (2, 1))
+    first, second = both.daemons
+    assert may_return(second, one)
+    # It is there and used in another way, or nothing is sliced any more.
+    assert not may_return(first, replace(one, daemons=()))
+    assert not may_return(second, replace(one, slices=False))
+    assert not may_return(second, DaemonPlan())
+    [replicas] = plan_for(settings(ReplicaRule(MPS, GPU, 4)), node("T4")).daemons
+    assert not may_return(replicas, replace(one, present=frozenset()))

@@ -8,7 +8,7 @@ from gpuslice.codes import Code
 from gpuslice.config.settings import Settings
 from gpuslice.gpus.faults import Fault
 from gpuslice.node.changes import Change, changes
-from gpuslice.node.snapshot import DaemonState, Problem, Snapshot
+from gpuslice.node.snapshot import DaemonState, DriverLimits, Problem, Snapshot
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.notice import Notice
@@ -146,3 +146,25 @@ def test_a_notice_is_a_warning_when_it_appears() -> None:
         "two",
         LogLevel.WARNING,
     )
+
+
+def test_the_tier_is_reported_when_it_is_known_and_when_it_changes() -> None:
+    unknown = Snapshot(pools=pools(GPUS, Rules(memory=MemoryRule(limited=True))))
+    without = replace(unknown, driver_limits=DriverLimits(work=False, reason="driver 570"))
+    assert codes(unknown, without) == []
+    lower = replace(without, watchdog_acts=False)
+    [change] = difference(without, lower)
+    resource = MemoryRule().resource
+    assert (change.code, change.level) == (Code.LIMITS_TIER, LogLevel.INFO)
+    assert change.fields == {
+        "tier": "environment",
+        "resources": f"{resource}=environment",
+        "without_driver_limits": "driver 570",
+    }
+    firm = replace(lower, driver_limits=DriverLimits(work=True))
+    [change] = difference(lower, firm)
+    assert change.fields == {"tier": "driver", "resources": f"{resource}=driver"}
+    [change] = difference(firm, lower)
+    assert change.level is LogLevel.WARNING
+    [change] = difference(lower, replace(lower, watchdog_acts=True))
+    assert change.fields["tier"] == "watched"

@@ -8,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuslice.slicing.holders import Holder, Starting, starting_container
+from gpuslice.slicing.holders import (
+    Holder,
+    Starting,
+    other_resources,
+    pod_uid,
+    starting_container,
+)
 
 
 def holder(pod: str, container: str, *ids: str) -> Holder:
@@ -76,3 +82,27 @@ def test_any_number_of_pods_at_once_are_told_apart(sizes: list[int]) -> None:
         used += size
     for one in listed:
         assert find(sorted(one.ids), listed) == Starting(one.pod, "main", len(one.ids))
+
+
+def test_other_resources_are_those_of_the_same_container() -> None:
+    holders = {
+        "large": (holder("p", "one", "1"), holder("q", "main", "2")),
+        "small": (holder("p", "one", "3"), holder("p", "two", "4"), holder("r", "main", "5")),
+        "whole": (holder("q", "main", "6"),),
+    }
+    limited = ["large", "small"]
+    assert other_resources("large", ["1"], holders, limited) == {"small"}
+    assert other_resources("small", ["3"], holders, limited) == {"large"}
+    for resource, device in (("large", "2"), ("small", "4"), ("small", "5"), ("large", "9")):
+        assert other_resources(resource, [device], holders, limited) == set()
+
+
+def test_the_uid_is_known_if_one_pod_holds_the_devices() -> None:
+    recorded = (
+        holder("u", "first", "1", "2"),
+        holder("u", "main", "1", "2"),
+        holder("v", "x", "3"),
+    )
+    assert pod_uid(["2", "1"], recorded) == "u"
+    assert pod_uid(["1"], recorded) is None
+    assert pod_uid(["3"], (*recorded, holder("w", "x", "3"))) is None

@@ -86,7 +86,7 @@ def test_the_shares_of_a_renamed_resource_have_its_name() -> None:
 def test_all_shares_of_a_gpu_have_one_daemon_without_limits() -> None:
     found = shared(rule(LARGE, SMALL), gpus=(a100(0), a100(1)))
     [daemon] = plan_daemons(found.pools, (), "570.124.06").daemons
-    assert (daemon.resource, daemon.gpus) == (GPU, ("GPU-0", "GPU-1"))
+    assert (daemon.name, daemon.gpus) == (GPU, ("GPU-0", "GPU-1"))
     assert not daemon.limited
     assert daemon.max_limits == (Limits(40960, 100),) * 2
 

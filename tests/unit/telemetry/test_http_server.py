@@ -67,7 +67,7 @@ def busy(metrics: Metrics) -> None:
     metrics.gpu("GPU-1", 0, True)
     metrics.gpu("GPU-2", 1, False)
     metrics.watching(True)
-    metrics.container_memory([ContainerMemory("ns", "pod", "main", "GPU-1", 300, 200)], 4)
+    metrics.container_memory([ContainerMemory("ns", "pod", "main", "GPU-1", 300, 200, 250)], 4)
     metrics.memory_exceeded("GPU-1")
     metrics.watchdog_acted("terminate", True)
     metrics.watchdog_acted("kill", False)
@@ -96,6 +96,7 @@ def test_all_metrics_are_exposed() -> None:
         ("gpuslice_watchdog_watching",): 1,
         ("gpuslice_container_memory_bytes", "main", "ns", "pod", "GPU-1"): 300,
         ("gpuslice_container_memory_granted_bytes", "main", "ns", "pod", "GPU-1"): 200,
+        ("gpuslice_container_memory_allowed_bytes", "main", "ns", "pod", "GPU-1"): 250,
         ("gpuslice_unattributed_processes",): 4,
         ("gpuslice_memory_violations_total", "GPU-1"): 1,
         ("gpuslice_watchdog_actions_total", "terminate", "ok"): 1,

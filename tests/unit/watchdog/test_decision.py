@@ -21,6 +21,7 @@ from gpuslice.watchdog.decision import (
     Policy,
     Step,
     Violations,
+    allowed_bytes,
     decide,
     surplus,
 )
@@ -156,10 +157,36 @@ def test_nothing_happens_without_a_violation_that_lasted(
 def test_what_remains_fits_and_no_process_ends_in_vain(
     used: list[int], granted: int, slack: int
 ) -> None:
-    of_container = usage(granted, *used)
-    ended = surplus(of_container, slack)
-    freed = sum(one.used_bytes for one in ended)
-    over = of_container.used_bytes - granted - slack
-    assert of_container.used_bytes - freed <= granted + slack
+    before = usage(granted, *used)
+    ended = surplus(before, slack)
+    kept = tuple(one for one in before.processes if one not in ended)
+    after = replace(before, processes=kept)
+    assert after.used_bytes <= allowed_bytes(after, slack)
     for one in ended:
-        assert freed - one.used_bytes < over
+        with_it = replace(before, processes=(*kept, one))
+        assert with_it.used_bytes > allowed_bytes(with_it, slack)
+
+
+@pytest.mark.parametrize(
+    ("granted", "used", "allowed"),
+    [
+        (1000, (), 1000),
+        (1000, (500,), 1100),
+        (1000, (500, 500), 1200),
+        (1000, (500, 40), 1140),  # a process does not use its slack
+        (1000, (500,) * 9, 1250),  # a quarter of the grant
+        (200, (100,) * 9, 300),  # or that of one process, if that is more
+        (0, (50,), 0),  # on a GPU that was not granted
+    ],
+)
+def test_each_process_has_slack_and_all_together_have_a_part_of_the_grant(
+    granted: int, used: tuple[int, ...], allowed: int
+) -> None:
+    assert allowed_bytes(usage(granted, *used), 100) == allowed
+
+
+@given(st.lists(st.integers(0, 5000), max_size=60), st.integers(1, 5000), st.integers(0, 300))
+def test_many_processes_are_no_way_around_the_grant(
+    used: list[int], granted: int, slack: int
+) -> None:
+    assert allowed_bytes(usage(granted, *used), slack) <= granted + max(slack, granted // 4)

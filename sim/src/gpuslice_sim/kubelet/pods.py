@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from uuid import NAMESPACE_URL, uuid5
 
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 
@@ -24,7 +25,7 @@ class Pod:
 
     @property
     def uid(self) -> str:
-        return f"uid-of-{self.namespace}-{self.name}"
+        return str(uuid5(NAMESPACE_URL, f"{self.namespace}/{self.name}"))
 
 
 @dataclass(slots=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
 from gpuslice_sim.mps import wire
+from gpuslice_sim.mps.cgroup_limits import cgroup_room, reported_room
 from gpuslice_sim.mps.client import CudaError, own_limits_from
 from gpuslice_sim.mps.devices import is_lost
 from gpuslice_sim.mps.gpu_usage import Entry
@@ -107,7 +109,7 @@ class Calls:
         used = client.used_bytes(device, self.context_bytes())
         limit = client.limit_bytes(device)
         with self._usage.locked():
-            free = self._usage.free_bytes(device)
+            free = min(self._usage.free_bytes(device), self._room(client, device, reported=True))
         if limit is not None:
             free = min(free, max(limit - used, 0))
         return wire.encode("ok", used=used, free=free)
@@ -141,6 +143,17 @@ class Calls:
             raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"limit {limit}, used {used}")
         if size > self._usage.free_bytes(device):
             raise CudaError("CUDA_ERROR_OUT_OF_MEMORY", f"{device.uuid} is full")
+        if size > self._room(client, device):
+            raise CudaError(
+                "CUDA_ERROR_OUT_OF_MEMORY", f"{device.uuid}: the limit of the cgroup is reached"
+            )
+
+    def _room(self, client: Client, device: Device, *, reported: bool = False) -> float:
+        """By the limits of cgroups, which the driver enforces below MPS."""
+        if device.mig is not None:
+            return math.inf
+        room = reported_room if reported else cgroup_room
+        return room(self._usage.values(), self._usage.processes(device), device.index, client.pid)
 
     def _publish(self, client: Client, device: Device) -> None:
         used = client.used_bytes(device, self.context_bytes())

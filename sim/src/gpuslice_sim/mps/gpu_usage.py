@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuslice_sim.errors import SimError
-from gpuslice_sim.state import State, Value, render
+from gpuslice_sim.state import Process, State, Value, render
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,19 +52,16 @@ class GpuUsage:
         """No other process checks for free memory and allocates while this is held."""
         return self._state.lock()
 
+    def processes(self, device: Device) -> list[Process]:
+        return [process for process in self._state.processes() if process.gpu == device.uuid]
+
     def free_bytes(self, device: Device) -> int:
-        used = sum(
-            process.used_bytes for process in self._state.processes() if process.gpu == device.uuid
-        )
+        used = sum(process.used_bytes for process in self.processes(device))
         return max(device.total_bytes - device.reserved_bytes - used, 0)
 
     def holders(self, device: Device) -> set[int]:
         """Processes that opened the GPU themselves. Clients of MPS use it through their server."""
-        return {
-            process.pid
-            for process in self._state.processes()
-            if process.gpu == device.uuid and process.kind == "C"
-        }
+        return {process.pid for process in self.processes(device) if process.kind == "C"}
 
     def hold(self, owner: int, entry: Entry) -> None:
         """Writes the entry of `owner` for this GPU, and replaces an earlier one."""

@@ -15,10 +15,12 @@ from gpuslice.gpus.nvml.driver import Nvml
 from gpuslice.gpus.nvml.events import XidEvent, XidEvents
 from gpuslice.gpus.nvml.gpu import Fabric, GpuHandle, LinkEnd, NvLink
 from gpuslice.gpus.nvml.limited_calls import LimitedCalls, Limits, Subject
+from gpuslice.gpus.nvml.memory_limits import NO_LIMIT, MemoryLimits
 from gpuslice.gpus.nvml.mig import MigAttributes, MigHandle
 from gpuslice.gpus.nvml.processes import GpuProcess
 
 __all__ = [
+    "NO_LIMIT",
     "DriverHangs",
     "DriverUnavailable",
     "Fabric",
@@ -27,6 +29,7 @@ __all__ = [
     "LimitedCalls",
     "Limits",
     "LinkEnd",
+    "MemoryLimits",
     "MigAttributes",
     "MigHandle",
     "Nonsense",

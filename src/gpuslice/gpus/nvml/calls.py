@@ -32,6 +32,7 @@ class NvmlError(Exception):
             pynvml.NVML_ERROR_NOT_SUPPORTED,
             pynvml.NVML_ERROR_FUNCTION_NOT_FOUND,
         )
+        self.denied: bool = value == pynvml.NVML_ERROR_NO_PERMISSION
         self.timed_out: bool = value == pynvml.NVML_ERROR_TIMEOUT
         # The driver was replaced, and this process keeps the old library until it exits.
         self.outdated: bool = value == pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH

@@ -12,6 +12,7 @@ import pynvml
 
 from gpuslice.gpus.nvml.calls import Nonsense, NvmlError, address, sysfs_bus_id, text
 from gpuslice.gpus.nvml.limited_calls import SubjectCalls
+from gpuslice.gpus.nvml.memory_limits import MemoryLimits, read_limits, write_limits
 from gpuslice.gpus.nvml.mig import MigHandle
 from gpuslice.gpus.nvml.processes import GpuProcess, running_processes
 
@@ -66,6 +67,16 @@ class GpuHandle:
 
     def memory_mib(self) -> int:
         return self.memory_bytes() // _MIB
+
+    def reserved_mib(self) -> int | None:
+        """What driver and firmware keep for themselves; None: drivers before 510 do not tell."""
+        try:
+            memory = self._call(pynvml.nvmlDeviceGetMemoryInfo, self._raw, pynvml.nvmlMemory_v2)
+        except NvmlError as error:
+            if error.unsupported or error.value == pynvml.NVML_ERROR_ARGUMENT_VERSION_MISMATCH:
+                return None
+            raise
+        return int(memory.reserved) // _MIB
 
     def pci_bus_id(self) -> str:
         """As in sysfs."""
@@ -152,6 +163,13 @@ class GpuHandle:
     def processes(self) -> tuple[GpuProcess, ...]:
         """Every process that uses the GPU, once."""
         return running_processes(self._raw, self._call)
+
+    def memory_limits(self, cgroup: str) -> MemoryLimits:
+        """Of all processes in the cgroup with this directory together."""
+        return read_limits(self._raw, self._call, cgroup)
+
+    def limit_memory(self, cgroup: str, limits: MemoryLimits) -> None:
+        write_limits(self._raw, self._call, cgroup, limits)
 
     def links(self) -> tuple[NvLink, ...]:
         """Active NVLinks. A link that cannot be read is omitted."""

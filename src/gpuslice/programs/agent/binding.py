@@ -10,6 +10,7 @@ from pathlib import Path
 from gpuslice.codes import Code
 from gpuslice.config.settings import Bind, Settings
 from gpuslice.kubelet.pod_resources import pod_resources_socket
+from gpuslice.mps.driver_support import has_static_partitions
 from gpuslice.node.errors import ProgramError
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import SharingStrategy
@@ -32,6 +33,11 @@ def binds_late(pool: Pool) -> bool:
     return pool.sharing is SharingStrategy.MEMORY or bool(pool.daemons)
 
 
+def limited_resources(pools: Iterable[Pool]) -> frozenset[str]:
+    """Those whose containers get limits. Of these, a container can have one."""
+    return frozenset(pool.resource for pool in pools if binds_late(pool))
+
+
 def plan_binding(settings: Settings, pools: Iterable[Pool]) -> BindingPlan | None:
     """None: no pool has limits. Raises ProgramError if CDI is required and cannot be used. Blocks.
 
@@ -49,6 +55,22 @@ def plan_binding(settings: Settings, pools: Iterable[Pool]) -> BindingPlan | Non
     if missing:
         return BindingPlan(reason=missing, is_chosen=False)
     return BindingPlan(names_cdi=True)
+
+
+def check_partitions(pools: Iterable[Pool], plan: BindingPlan | None, driver_version: str) -> None:
+    """Raises ProgramError if containers cannot get static partitions of SMs."""
+    if not any(pool.has_partitions for pool in pools):
+        return
+    problem = ""
+    if not has_static_partitions(driver_version):
+        problem = f"driver {driver_version} has no static partitions; 590 and newer have them"
+    elif plan is None or not plan.names_cdi:
+        reason = "" if plan is None else plan.reason
+        problem = f"containers get their partitions by CDI, and that cannot be used: {reason}"
+    if problem:
+        raise ProgramError(
+            Code.SM_PARTITION_UNAVAILABLE, f"threads: sm_partition cannot be used: {problem}"
+        )
 
 
 def _what_is_missing(settings: Settings) -> str:

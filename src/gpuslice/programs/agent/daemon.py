@@ -10,7 +10,8 @@ from pathlib import Path
 
 from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import Events, EventType, NodeEvents, NoEvents, PodEvents
-from gpuslice.cluster.pods import pod_annotations
+from gpuslice.cluster.pod_annotations import PodAnnotations
+from gpuslice.cluster.pod_uid import pod_uid
 from gpuslice.codes import Code
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded
@@ -28,10 +29,12 @@ from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
 from gpuslice.programs.agent.late_binder import LateBinder
 from gpuslice.programs.agent.list_watch import watch_list
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.nested_file_collector import NestedFileCollector
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.pod_devices import PodDevicesReader
 from gpuslice.programs.agent.pod_event_recorder import PodEventRecorder
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -40,6 +43,7 @@ from gpuslice.programs.agent.watchdog_actions import WatchdogActions
 from gpuslice.programs.api_server import connect_if_needed
 from gpuslice.programs.hardware_scan import scan_for_changes
 from gpuslice.programs.process import run_program, until_stopped
+from gpuslice.slicing.thread_annotations import thread_annotations
 from gpuslice.telemetry.http_server import metrics_at
 from gpuslice.telemetry.logs import Logger
 from gpuslice.telemetry.metrics import Metrics
@@ -99,10 +103,10 @@ class Agent:
             tasks.create_task(recorder.run())
             monitor = DaemonMonitor(tasks, state, timing)
             usage = UsageTracker(state, timing, lambda: _kubelet_socket(state))
-            binder = LateBinder(
-                state, timing, partial(pod_annotations, api) if api is not None else None
-            )
-            servers = PluginServers(tasks, state, monitor, usage, binder, metrics, timing)
+            binder = LateBinder(state, timing, _pods(api, node_name))
+            pods = PodDevicesReader(partial(pod_uid, api) if api is not None else None)
+            limiter = MemoryLimiter(driver, state, metrics, timing, pods)
+            servers = PluginServers(tasks, state, monitor, usage, binder, limiter, metrics, timing)
             target = AgentTarget(
                 driver,
                 state,
@@ -125,6 +129,7 @@ class Agent:
                 await self._start(source, reconciler, events, tasks)
                 tasks.create_task(usage.run())
                 tasks.create_task(binder.run())
+                tasks.create_task(limiter.run())
                 actions = WatchdogActions(api, pod_events, metrics, timing)
                 watchdog = Watchdog(driver, state, metrics, actions, timing)
                 tasks.create_task(pod_events.run())
@@ -158,6 +163,10 @@ class Agent:
             # The process ends, so nothing else records it.
             await events.record(Code.CONFIGURATION_INVALID, str(error), EventType.WARNING)
             raise
+
+
+def _pods(api: ApiServer | None, node_name: str) -> PodAnnotations | None:
+    return None if api is None else PodAnnotations(api, node_name, thread_annotations)
 
 
 def _kubelet_socket(state: NodeState) -> str:

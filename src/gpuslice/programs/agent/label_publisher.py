@@ -56,8 +56,8 @@ class LabelPublisher:
             if _labels(before.settings) != _labels(after.settings):
                 self._moved.set()
         if self._loop is not None and (
-            (before.settings, before.inventory, before.pools, before.binding)
-            != (after.settings, after.inventory, after.pools, after.binding)
+            (before.settings, before.inventory, before.pools, before.binding, before.tiers)
+            != (after.settings, after.inventory, after.pools, after.binding, after.tiers)
         ):
             self._loop.wake()
 
@@ -92,7 +92,7 @@ class LabelPublisher:
     async def _collect(self) -> Labels:
         from gpuslice.labels.collect import collect_labels
         from gpuslice.labels.errors import NodeUnreadable
-        from gpuslice.labels.gpuslice_labels import binding_labels
+        from gpuslice.labels.gpuslice_labels import binding_labels, tier_labels
 
         snapshot = self._state.current
         settings = _in_force(snapshot)
@@ -104,7 +104,8 @@ class LabelPublisher:
                 raise NodeUnreadable("the NVIDIA driver is not loaded")
             labels = collect_labels(nvml, platform, gpus, snapshot.pools, settings, timestamp)
             mode = None if snapshot.binding is None else snapshot.binding.mode
-            return dict(sorted((labels | binding_labels(mode)).items()))
+            own = binding_labels(mode) | tier_labels(snapshot.tiers)
+            return dict(sorted((labels | own).items()))
 
         try:
             return await self._driver.read(collect)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import time
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -11,39 +12,33 @@ from pathlib import Path
 from gpuslice.cdi.bound_specs import BoundSpecs, device_name, qualified
 from gpuslice.cdi.errors import CdiError
 from gpuslice.cluster.errors import ClusterError
+from gpuslice.cluster.pod_annotations import PodAnnotations
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.inject.bound import specified
 from gpuslice.inject.container import Injection, edits_of_one
-from gpuslice.kubelet.checkpoint import read_checkpoint
+from gpuslice.inject.edits import NOTHING, ContainerEdits, merged
+from gpuslice.inject.memory_limit import driver_limit
 from gpuslice.kubelet.plugin_service import Refused
-from gpuslice.kubelet.pod_resources import (
-    Holders,
-    PodResources,
-    PodResourcesError,
-    SharedList,
-    pod_resources_socket,
-)
+from gpuslice.kubelet.pod_resources import Holders, PodResourcesError
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.kubelet_containers import KubeletContainers
+from gpuslice.programs.agent.sm_partitions import VARIABLE, SmPartitions
+from gpuslice.programs.agent.thread_shares import ThreadShares
 from gpuslice.slicing.errors import GrantRefused
-from gpuslice.slicing.grant import grant
-from gpuslice.slicing.holders import Holder, Starting, starting_container
+from gpuslice.slicing.grant import Grant, grant
+from gpuslice.slicing.holders import Starting
 from gpuslice.slicing.pool import Pool
-from gpuslice.slicing.thread_annotations import (
-    ThreadAnnotations,
-    apply_annotation,
-    wanted_percent,
-)
+from gpuslice.slicing.thread_annotations import ThreadAnnotations, apply_annotation
+from gpuslice.slicing.threads import ThreadAmount
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
 log = Logger(__name__)
 
 _COLLECT, _PROBE = "collect", "probe"
-# Namespace and name of a pod -> its annotations. Raises ClusterError.
-ReadAnnotations = Callable[[str, str], Awaitable[Mapping[str, str]]]
 # A runtime that was never seen to read specifications probably ignores them.
 _SHORT_WAIT = 0.2
 
@@ -52,13 +47,13 @@ class LateBinder:
     """Writes specifications, removes those that nothing uses, and publishes whether they apply."""
 
     def __init__(
-        self, state: NodeState, timing: Timing, annotations: ReadAnnotations | None = None
+        self, state: NodeState, timing: Timing, pods: PodAnnotations | None = None
     ) -> None:
-        """`annotations` reads those of a pod; None: there is no API server."""
-        self._annotations = annotations
+        """`pods`: None if there is no API server."""
+        self._threads = ThreadShares(state, pods)
         self._state = state
         self._timing = timing
-        self._lists = SharedList()
+        self._containers = KubeletContainers(state)
         self._plan: BindingPlan | None = None
         self._specs: BoundSpecs | None = None
         self._directory = ""
@@ -66,6 +61,7 @@ class LateBinder:
         self._is_read = False
         # Whether it had an occasion.
         self._is_probed = False
+        self._partitions = SmPartitions(timing)
         self._conditions = Conditions(log)
 
     def apply(self, plan: BindingPlan | None, directory: str) -> None:
@@ -90,11 +86,18 @@ class LateBinder:
         except CdiError as error:
             raise Refused(error.code, f"{resource}: {error}") from error
 
+    async def require_one_resource(
+        self, resource: str, ids: Sequence[str], limited: Collection[str]
+    ) -> None:
+        """Call it before each start of a container. Raises Refused."""
+        await self._containers.require_one_resource(resource, ids, limited)
+
     async def bind(self, pool: Pool, injection: Injection, ids: Sequence[str]) -> None:
         """Call it before each start of a container. Raises Refused."""
         plan, specs = self._plan, self._specs
         if plan is None or specs is None:
             return
+        began = time.monotonic()
         name = device_name(pool.resource, ids)
         if not plan.names_cdi and not await self._was_named(name, specs):
             return
@@ -106,9 +109,11 @@ class LateBinder:
             raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
                 refusal
             )
-        starting = await self._starting(pool.resource, ids)
+        starting = await self._containers.starting(pool.resource, ids)
         try:
-            wanted = await self._wanted_percent(starting)
+            wanted = await self._wanted_threads(starting, pool.resource, ids)
+            adjust = partial(apply_annotation, wanted=wanted, policy=self._threads.policy)
+            edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         except ClusterError as error:
             if name in specs:
                 return  # the limits of its last start
@@ -121,8 +126,8 @@ class LateBinder:
             raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
                 refusal
             )
-        adjust = partial(apply_annotation, wanted=wanted, policy=self._policy)
-        edits = edits_of_one(granted, starting.pod_count, injection, adjust)
+        partition = await self._partition(granted, injection, name, specs)
+        edits = merged([edits, self._driver_limit(granted), partition])
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -141,6 +146,8 @@ class LateBinder:
             container=starting.container or "an init container",
             cdi=qualified(name),
             read=is_read,
+            took=f"{1e3 * (time.monotonic() - began):.0f}ms",
+            **self._tier(pool.resource),
         )
         self._seen(is_read)
 
@@ -149,47 +156,34 @@ class LateBinder:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_periodically())
             tasks.create_task(self._collect_periodically())
+            tasks.create_task(self._threads.run())
 
-    async def _starting(self, resource: str, ids: Sequence[str]) -> Starting:
-        socket = self._kubelet_socket()
-        checkpoint = partial(read_checkpoint, socket)
-        listed: tuple[Holder, ...] = ()
-        reason = "neither its list of containers nor its checkpoint has these devices"
-        try:
-            found = await self._lists.holders(PodResources(pod_resources_socket(socket)))
-            listed = found.get(resource, ())
-        except PodResourcesError as error:
-            reason = str(error)
-        starting = starting_container(ids, listed, lambda: ())
-        if starting is None:
-            entries = await asyncio.to_thread(checkpoint)
-            recorded = tuple(one.holder for one in entries if one.resource == resource)
-            starting = starting_container(ids, listed, lambda: recorded)
-        if starting is None:
-            raise Refused(
-                Code.POD_UNKNOWN,
-                f"{resource}: the container waits because its limits cannot be set: the kubelet "
-                f"does not tell which pod it belongs to ({reason})",
-            )
-        return starting
+    def _driver_limit(self, granted: Grant) -> ContainerEdits:
+        limits = self._state.current.driver_limits
+        return driver_limit(granted) if limits is not None and limits.can_set else NOTHING
 
-    @property
-    def _policy(self) -> ThreadAnnotations:
-        settings = self._state.current.settings
-        return ThreadAnnotations.OFF if settings is None else settings.thread_annotations
+    async def _partition(
+        self, granted: Grant, injection: Injection, name: str, specs: BoundSpecs
+    ) -> ContainerEdits:
+        """Raises Refused."""
+        if not granted.pool.has_partitions:
+            return NOTHING
+        known = (await asyncio.to_thread(specs.variables, VARIABLE)).get(name)
+        return await self._partitions.edits(
+            granted, injection, known, lambda: specs.variables(VARIABLE).values()
+        )
 
-    async def _wanted_percent(self, starting: Starting) -> int | None:
-        """Raises ClusterError or GrantRefused.
+    def _tier(self, resource: str) -> dict[str, str]:
+        tier = self._state.current.tiers.get(resource)
+        return {} if tier is None else {"tier": tier.value}
 
-        A pod that only the checkpoint of the kubelet has is not known by name: it gets what it was
-        granted.
-        """
-        if self._policy is ThreadAnnotations.OFF or not starting.is_named:
+    async def _wanted_threads(
+        self, starting: Starting, resource: str, ids: Sequence[str]
+    ) -> ThreadAmount | None:
+        """Raises ClusterError or GrantRefused."""
+        if self._threads.policy is ThreadAnnotations.OFF:
             return None
-        if self._annotations is None:
-            raise ClusterError("there is no API server: set node-name")
-        namespace, _, name = starting.pod.partition("/")
-        return wanted_percent(await self._annotations(namespace, name), starting.container)
+        return await self._threads.wanted(starting, await self._containers.uid(resource, ids))
 
     async def _was_named(self, name: str, specs: BoundSpecs) -> bool:
         """Whether an earlier answer of Allocate, under other settings, names a specification.
@@ -198,7 +192,7 @@ class LateBinder:
         """
         if name in specs:
             return True
-        entries = await asyncio.to_thread(read_checkpoint, self._kubelet_socket())
+        entries = await self._containers.checkpoint()
         return any(qualified(name) in entry.cdi_devices for entry in entries)
 
     async def _probe_periodically(self) -> None:
@@ -233,13 +227,10 @@ class LateBinder:
         and before each start the specification is written again.
         """
         specs = self._specs
-        if specs is None or not self._kubelet_socket().name:
+        if specs is None or not self._containers.socket.name:
             return
         try:
-            listed = await self._lists.holders(
-                PodResources(pod_resources_socket(self._kubelet_socket()))
-            )
-            keep = _names(listed)
+            keep = _names(await self._containers.listed())
             removed = await asyncio.to_thread(specs.collect, keep, self._timing.bound_spec_keep)
         except (PodResourcesError, CdiError) as error:
             self._conditions.set(
@@ -251,6 +242,7 @@ class LateBinder:
             )
             return
         self._conditions.clear(_COLLECT)
+        await self._partitions.collect(lambda: specs.variables(VARIABLE).values())
         if removed:
             log.info(
                 Code.BOUND_SPEC_REMOVED,
@@ -283,10 +275,6 @@ class LateBinder:
             reason=f"no container runtime reads {self._directory}: enable CDI in the runtime "
             "(containerd 1.7: enable_cdi = true), and create the directory before it starts",
         )
-
-    def _kubelet_socket(self) -> Path:
-        settings = self._state.current.settings
-        return Path("" if settings is None else settings.kubelet_socket)
 
 
 def _names(listed: Holders) -> frozenset[str]:

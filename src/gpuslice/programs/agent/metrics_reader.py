@@ -7,6 +7,7 @@ from collections import Counter
 from gpuslice.codes import Code
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.slicing.pool import Pool
+from gpuslice.slicing.tiers import weakest
 from gpuslice.telemetry.metrics import DeviceCounts, Metrics
 
 
@@ -26,6 +27,12 @@ class MetricsReader:
         for gpu in after.inventory.gpus:
             self._metrics.gpu(gpu.uuid, gpu.minor, not after.gpu_faults(gpu.uuid))
         self._metrics.binding(None if after.binding is None else after.binding.mode)
+        tiers = after.tiers
+        node = weakest(tiers.values())
+        self._metrics.tiers(
+            {resource: tier.value for resource, tier in tiers.items()},
+            None if node is None else node.value,
+        )
         hangs = (f.message for f in after.faults if f.code is Code.DRIVER_NOT_RESPONDING)
         self._metrics.driver(next(hangs, None))
 

@@ -23,7 +23,7 @@ from gpuslice.mps.daemons import Daemon, daemons_of
 from gpuslice.node.driver import Hardware
 from gpuslice.node.errors import ProgramError, unreadable
 from gpuslice.node.notices import hardware_notices
-from gpuslice.programs.agent.binding import BindingPlan, plan_binding
+from gpuslice.programs.agent.binding import BindingPlan, check_partitions, plan_binding
 from gpuslice.programs.agent.host import read_host
 from gpuslice.programs.agent.nested_files import check_nested_directory, write_nested_file
 from gpuslice.slicing.catalogue import catalogue
@@ -110,6 +110,7 @@ def _make_plan(settings: Settings, hardware: Hardware) -> AgentPlan:
         ),
     )
     binding = plan_binding(settings, found.pools)
+    check_partitions(found.pools, binding, inventory.driver_version)
     awaited: tuple[Path, ...] = ()
     outdated: tuple[Notice, ...] = ()
     if settings.containers.uses_cdi:

@@ -18,6 +18,7 @@ from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.late_binder import LateBinder
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.pool_plugin import PoolPlugin, pre_start_required
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -46,6 +47,7 @@ class PluginServers:
         monitor: DaemonMonitor,
         usage: UsageTracker,
         binder: LateBinder,
+        limiter: MemoryLimiter,
         metrics: Metrics,
         timing: Timing,
     ) -> None:
@@ -54,6 +56,7 @@ class PluginServers:
         self._monitor = monitor
         self._usage = usage
         self._binder = binder
+        self._limiter = limiter
         self._metrics = metrics
         self._timing = timing
         self._running: dict[str, _Running] = {}
@@ -138,7 +141,9 @@ class PluginServers:
                 running.server.wake()
 
     def _start(self, pool: Pool, plan: AgentPlan) -> None:
-        plugin = PoolPlugin(pool, plan, self._state, self._monitor, self._usage, self._binder)
+        plugin = PoolPlugin(
+            pool, plan, self._state, self._monitor, self._usage, self._binder, self._limiter
+        )
         server = None
         if self._kubelet_socket:
             socket = Path(self._kubelet_socket)

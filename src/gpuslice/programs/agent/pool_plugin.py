@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from gpuslice.cdi.bound_specs import device_name, qualified
 from gpuslice.codes import Code
+from gpuslice.config.memory_limit_settings import MemoryLimitMode
 from gpuslice.config.settings import MpsCheck
 from gpuslice.inject.bound import named_answer
 from gpuslice.inject.container import container_edits
@@ -17,9 +18,10 @@ from gpuslice.kubelet.wire import DeviceGroup
 from gpuslice.mps.control import MpsUnavailable
 from gpuslice.node.snapshot import Snapshot
 from gpuslice.node.state import NodeState
-from gpuslice.programs.agent.binding import binds_late
+from gpuslice.programs.agent.binding import binds_late, limited_resources
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.late_binder import LateBinder
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.nested_files import NestedFileError
 from gpuslice.programs.agent.plan import AgentPlan
 from gpuslice.programs.agent.usage_tracker import UsageTracker
@@ -28,6 +30,7 @@ from gpuslice.slicing.grant import Grant, grant
 from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.preference import prefer
 from gpuslice.slicing.rules import SharingStrategy
+from gpuslice.slicing.tiers import has_memory_shares
 
 # Tag and length of an id in a message.
 _BYTES_PER_ID = 3
@@ -46,6 +49,7 @@ class PoolPlugin:
         monitor: DaemonMonitor,
         usage: UsageTracker,
         binder: LateBinder,
+        limiter: MemoryLimiter,
     ) -> None:
         self._pool = pool
         self._plan = plan
@@ -53,6 +57,7 @@ class PoolPlugin:
         self._monitor = monitor
         self._usage = usage
         self._binder = binder
+        self._limiter = limiter
         # None: not computed yet.
         self._longest_request: int | None = None
         self._devices = Watchable(self._advertised(state.current))
@@ -76,6 +81,11 @@ class PoolPlugin:
             # Free devices, and those that must be included.
             self._longest_request = 2 * ids + _SLACK_BYTES
         return self._longest_request
+
+    @property
+    def tier(self) -> str | None:
+        tier = self._state.current.tiers.get(self.name)
+        return None if tier is None else tier.value
 
     @property
     def pre_start_required(self) -> bool:
@@ -139,7 +149,10 @@ class PoolPlugin:
                     f"{self.name}: the container waits because its limits would not be enforced: "
                     f"{error}",
                 ) from error
-
+        limited = limited_resources(self._plan.pools)
+        if self.name in limited and len(limited) > 1:
+            await self._binder.require_one_resource(self.name, ids, limited)
+        await self._limiter.require(self._pool, ids)
         if binds_late(self._pool):
             await self._binder.bind(self._pool, self._plan.injection, ids)
 
@@ -184,9 +197,13 @@ class PoolPlugin:
 
 
 def pre_start_required(pool: Pool, plan: AgentPlan) -> bool:
-    """Whether containers must not start before their GPU and their MPS daemon are checked."""
+    """Whether containers must not start before their GPU, MPS daemon and shares are checked."""
     if pool.sharing is SharingStrategy.MEMORY:
         return True
     if plan.binding is not None and plan.binding.names_cdi and binds_late(pool):
+        return True
+    if has_memory_shares(pool) and plan.settings.memory_limits.mode is not MemoryLimitMode.OFF:
+        return True
+    if binds_late(pool) and len(limited_resources(plan.pools)) > 1:
         return True
     return any(plan.daemons[name].check is not MpsCheck.OFF for name in pool.daemons)

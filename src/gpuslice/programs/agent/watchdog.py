@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from gpuslice.codes import Code
@@ -24,7 +25,7 @@ from gpuslice.telemetry.logs import Logger, LogLevel
 from gpuslice.telemetry.metrics import ContainerMemory, Metrics
 from gpuslice.watchdog.attribution import Attribution, Usage, attribute, watched_gpus
 from gpuslice.watchdog.container_names import ContainerName
-from gpuslice.watchdog.decision import Policy, Violations, decide
+from gpuslice.watchdog.decision import Policy, Violations, allowed_bytes, decide
 from gpuslice.watchdog.process_files import sees_only_itself
 from gpuslice.watchdog.scan import Containers, GpuProcesses, read_containers, read_gpu_processes
 
@@ -32,6 +33,7 @@ log = Logger(__name__)
 
 _RIGHTS, _READING, _HIDDEN = "rights", "reading", "hidden processes"
 _MIB = 1024 * 1024
+_ACTS = (WatchdogMode.TERMINATE, WatchdogMode.EVICT)
 
 
 class Unreadable(Exception):
@@ -94,20 +96,22 @@ class Watchdog:
             self._failed(error)
         else:
             self._conditions.clear(_READING, Code.WATCHDOG_ON, "the watchdog works again")
+            self._publish(acts=self._actions.possible(settings.watchdog.mode) in _ACTS)
 
     async def _watch(
         self, settings: Settings, pools: tuple[Pool, ...], indices: Mapping[str, int]
     ) -> None:
         read, attribution = await self._read(settings, pools, indices)
-        self._metrics.container_memory(
-            [_memory(usage) for usage in attribution.usages], attribution.unattributed
-        )
         watchdog = settings.watchdog
+        slack = watchdog.slack_mib * _MIB
+        self._metrics.container_memory(
+            [_memory(usage, slack) for usage in attribution.usages], attribution.unattributed
+        )
         policy = Policy(
             self._actions.possible(watchdog.mode),
             watchdog.grace_seconds,
             self._timing.watchdog_step,
-            watchdog.slack_mib * _MIB,
+            slack,
         )
         now = asyncio.get_running_loop().time()
         decision = decide(self._violations, attribution.usages, policy, now, read.unread)
@@ -150,6 +154,7 @@ class Watchdog:
 
     def _failed(self, error: Exception) -> None:
         """Nothing is done without knowing, and what is known stays."""
+        self._publish(acts=False)
         expected = isinstance(error, Unreadable)
         self._conditions.set(
             _READING,
@@ -188,6 +193,10 @@ class Watchdog:
         self._logged = None
         self._violations = {}
         self._metrics.watching(False)
+        self._publish(acts=False)
+
+    def _publish(self, *, acts: bool) -> None:
+        self._state.publish(replace(self._state.current, watchdog_acts=acts))
 
 
 def _missing_right(settings: Settings) -> str | None:
@@ -202,8 +211,14 @@ def _missing_right(settings: Settings) -> str | None:
     return None
 
 
-def _memory(usage: Usage) -> ContainerMemory:
+def _memory(usage: Usage, slack_bytes: int) -> ContainerMemory:
     name = usage.container.name
     return ContainerMemory(
-        name.namespace, name.pod, name.container, usage.gpu, usage.used_bytes, usage.granted_bytes
+        name.namespace,
+        name.pod,
+        name.container,
+        usage.gpu,
+        usage.used_bytes,
+        usage.granted_bytes,
+        allowed_bytes(usage, slack_bytes),
     )

@@ -29,11 +29,14 @@ from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.label_publisher import LabelPublisher
 from gpuslice.programs.agent.late_binder import LateBinder
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.plan import AgentPlan, _cdi_faults, make_plan
+from gpuslice.programs.agent.pod_devices import PodDevicesReader
 from gpuslice.programs.agent.pool_plugin import PoolPlugin
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.gpu import Gpu
 from gpuslice.slicing.rules import MemoryRule, Rules
+from gpuslice.telemetry.metrics import NoMetrics
 
 GPUS = (Gpu("GPU-a", 0, 0, "T4", 2048, (7, 5)), Gpu("GPU-b", 1, 1, "T4", 2048, (7, 5)))
 BY_CDI = ContainerSettings(device_list=frozenset({DeviceList.CDI_CRI}))
@@ -59,7 +62,11 @@ def run(plan: AgentPlan, scenario: Callable[[PoolPlugin, NodeState], Awaitable[N
             monitor.apply(plan.daemons)
             [pool] = plan.pools
             usage = UsageTracker(state, Timing(), lambda: "")
-            plugin = PoolPlugin(pool, plan, state, monitor, usage, LateBinder(state, Timing()))
+            limiter = MemoryLimiter(
+                Driver(Timing()), state, NoMetrics(), Timing(), PodDevicesReader()
+            )
+            binder = LateBinder(state, Timing())
+            plugin = PoolPlugin(pool, plan, state, monitor, usage, binder, limiter)
             state.subscribe(lambda _before, _after: plugin.refresh())
             await scenario(plugin, state)
             monitor.apply({})

@@ -27,8 +27,10 @@ from gpuslice.node.snapshot import Problem
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.daemon_monitor import DaemonMonitor
 from gpuslice.programs.agent.late_binder import LateBinder
+from gpuslice.programs.agent.memory_limiter import MemoryLimiter
 from gpuslice.programs.agent.metrics_reader import MetricsReader
 from gpuslice.programs.agent.plugin_servers import PluginServers
+from gpuslice.programs.agent.pod_devices import PodDevicesReader
 from gpuslice.programs.agent.target import AgentTarget
 from gpuslice.programs.agent.usage_tracker import UsageTracker
 from gpuslice.slicing.gpu import Gpu
@@ -64,8 +66,12 @@ def run(scenario: Callable[[Node], Awaitable[None]]) -> None:
             monitor = DaemonMonitor(tasks, state, Timing())
             usage = UsageTracker(state, Timing(), lambda: "")
             binder = LateBinder(state, Timing())
-            servers = PluginServers(tasks, state, monitor, usage, binder, NoMetrics(), Timing())
-            target = AgentTarget(Driver(Timing()), state, servers, monitor, binder)
+            driver, metrics = Driver(Timing()), NoMetrics()
+            limiter = MemoryLimiter(driver, state, metrics, Timing(), PodDevicesReader())
+            servers = PluginServers(
+                tasks, state, monitor, usage, binder, limiter, metrics, Timing()
+            )
+            target = AgentTarget(driver, state, servers, monitor, binder)
             await scenario(Node(state, target))
 
     asyncio.run(main())

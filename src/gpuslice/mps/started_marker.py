@@ -1,23 +1,23 @@
-"""A file that marks a running daemon as ours, and lists its GPUs."""
+"""The file that tells a daemon of ours from one of another program, and for which GPUs it is."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from pathlib import Path
+from collections.abc import Sequence
 
 from gpuslice.codes import Code
+from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
 
-class DaemonMarker:
-    """A file that cannot be written is a warning: the daemon works without it. Blocks."""
+class StartedMarker:
+    """The daemon works without it, so that failures are logged and nothing else."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, paths: DaemonPaths) -> None:
+        self._path = paths.started
 
-    def write(self, gpus: Iterable[str]) -> None:
+    def write(self, gpus: Sequence[str]) -> None:
         try:
             self._path.write_text("".join(f"{gpu}\n" for gpu in gpus))
         except OSError as error:
