@@ -5,6 +5,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from gpuslice.cli.gpushare import GPUSHARE_OPTIONS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -24,13 +26,13 @@ def test_the_generated_parts_are_current() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_tests_that_the_security_page_names_exist() -> None:
-    page = (DOCS / "security.md").read_text()
-    named = set(re.findall(r"`(test_\w+)`", page))
+@pytest.mark.parametrize(("page", "at_least"), [("security.md", 50), ("limits.md", 25)])
+def test_the_tests_that_a_page_names_exist(page: str, at_least: int) -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / page).read_text()))
     defined = {
         name
         for file in DOCS.with_name("tests").rglob("test_*.py")
         for name in re.findall(r"^(?:async )?def (test_\w+)\(", file.read_text(), re.MULTILINE)
     }
-    assert len(named) > 50
+    assert len(named) >= at_least
     assert sorted(named - defined) == []
