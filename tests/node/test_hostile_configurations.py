@@ -103,7 +103,10 @@ def test_an_api_server_that_hangs_does_not_delay_the_last_good_settings(
 
 
 def test_a_configuration_that_cannot_be_checked_in_time_is_rejected(rig: Rig) -> None:
-    with rig.plugin(rig.config(GOOD), env=timing(config_check=0.001)) as agent:
+    # Large enough to take longer on any machine.
+    patterns = "".join(f"    - {{pattern: 'model {n}', name: gpu}}\n" for n in range(3000))
+    large = f"resources:\n  gpus:\n{patterns}"
+    with rig.plugin(rig.config(large), env=timing(config_check=0.001)) as agent:
         # Even the first file is not read in time. The agent says so, and ends.
         assert agent.wait() == 1
         assert Code.CONFIGURATION_INVALID in agent.output()
