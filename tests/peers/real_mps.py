@@ -17,6 +17,8 @@ from tests.node.rig import GPU, Rig
 from .driver_programs import DriverPrograms
 
 _PATIENCE = 60.0
+# Its answer, a percentage, proves that the daemon got to the end of the commands.
+_LAST = "get_default_active_thread_percentage"
 
 
 @dataclass(frozen=True)
@@ -57,19 +59,27 @@ class RealMps:
         return daemons_at(self.pipe)
 
     def command(self, line: str, *, pipe: Path | None = None, user: int | None = None) -> str:
-        """The answer of the daemon. Its exit status means only that a daemon answered."""
-        done = subprocess.run(
-            [self.rig.node.bin / "nvidia-cuda-mps-control"],
-            env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe or self.pipe)},
-            input=f"{line}\n",
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=_PATIENCE,
-            user=user,
-        )
+        """The answer of the daemon. Its exit status means only that a daemon answered.
+
+        While programs of ours send commands, the daemon may drop this one: it is repeated.
+        """
+        for _ in range(20):
+            done = subprocess.run(
+                [self.rig.node.bin / "nvidia-cuda-mps-control"],
+                env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe or self.pipe)},
+                input=f"{line}\n{_LAST}\n",
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=_PATIENCE,
+                user=user,
+            )
+            answers = done.stdout.strip().splitlines()
+            is_complete = bool(answers) and answers[-1].replace(".", "").isdecimal()
+            if done.returncode == 0 and (is_complete or line.startswith("quit")):
+                break
         assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout.strip()
+        return "\n".join(answers[:-1] if is_complete else answers)
 
     def start_foreign(self, arguments: Sequence[str] = ("-d",)) -> None:
         """A daemon that another program of the node starts."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import signal
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuslice.codes import Code
+from gpuslice.mps.control import ControlClient
 from gpuslice_sim.kubelet import Kubelet
 from gpuslice_sim.mps.launch import is_running, kill, wait_until_gone
 from tests.node.managed_node import MANAGED, node, served, uuids, wait_until_all_healthy
@@ -81,7 +83,7 @@ def test_default_limits_are_set_and_follow_the_settings(mps: RealMps) -> None:
         mps.rig.config(one_replica_each(20))
         eventually(lambda: limits(mps) == ("5.0", ["768M", "768M"]), "the new limits")
         assert mps.daemons() == before
-        assert program.logged(Code.MPS_DEFAULT_REJECTED) == 0
+        assert program.lines(Code.MPS_DEFAULT_REJECTED) == []
 
 
 def test_a_daemon_that_is_killed_is_restarted_with_its_limits(mps: RealMps) -> None:
@@ -212,6 +214,27 @@ def test_slices_are_healthy_while_a_daemon_runs_at_their_pipe_directory(mps: Rea
         wait_until_gone(daemon)
         mps.start_foreign()
         rig.wait_for_limits(RESOURCE)
+
+
+def test_commands_of_several_programs_at_once_all_get_their_answers(mps: RealMps) -> None:
+    """The daemon answers one control program at a time, and drops the others without an error."""
+    mps.start_foreign()
+    mps.command("set_default_device_pinned_mem_limit 0 14336M")
+    mps.command("set_default_active_thread_percentage 50")
+
+    async def ask(client: ControlClient) -> None:
+        for _ in range(15):
+            assert await client.default_threads_percent() == 50.0
+            assert await client.command("get_default_device_pinned_mem_limit 0") == "14G"
+            assert await client.servers() == []
+            assert await client.command("set_default_active_thread_percentage 50") == "50.0"
+
+    async def ask_at_once() -> None:
+        await asyncio.gather(*(ask(ControlClient(str(mps.pipe), 20)) for _ in range(3)))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PATH", str(mps.rig.node.bin))
+        asyncio.run(ask_at_once())
 
 
 # Managed daemons of memory slices

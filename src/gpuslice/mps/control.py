@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import random
 
 from gpuslice.mps.daemon_paths import daemon_of
 from gpuslice.mps.driver_program_run import (
@@ -15,6 +17,13 @@ from gpuslice.mps.driver_program_run import (
 )
 
 PROGRAM = "nvidia-cuda-mps-control"
+_PING, _QUIT = "get_default_active_thread_percentage", "quit"
+# What the program prints if another one has taken its connection.
+_INTERRUPTED = "Cannot send command"
+# With four control programs that run all the time, seven attempts were the most that one needed.
+_ATTEMPTS = 10
+# Seconds before the second attempt, at least and at most; later ones wait longer.
+_PAUSE = 0.005, 0.03
 # Exit statuses of a program whose file or libraries cannot be loaded.
 _NOT_EXECUTED = (126, 127)
 
@@ -60,11 +69,10 @@ class ControlClient:
         The program also exits with 0 if it rejects a command, and a container can replace the
         socket of the daemon, so only a valid answer proves that the daemon answers.
         """
-        line = "get_default_active_thread_percentage"
-        text = await self.command(line)
+        text = await self.command(_PING)
         percent = parse_percent(text)
         if percent is None:
-            raise self._unexpected(line, text, "a percentage")
+            raise self._unexpected(_PING, text, "a percentage")
         return percent
 
     async def servers(self) -> list[str]:
@@ -89,7 +97,20 @@ class ControlClient:
         )
 
     async def command(self, line: str, timeout_seconds: float | None = None) -> str:
-        """Runs one command and returns its output. Raises MpsUnavailable."""
+        """Runs one command and returns its output. Raises MpsUnavailable.
+
+        A daemon answers one control program at a time: while two run, either may get no answer and
+        exit with 0 all the same. Such a command is repeated, so it must be safe to run twice.
+        """
+        finished = await self._run(line, timeout_seconds)
+        for attempt in range(1, _ATTEMPTS):
+            if _is_complete(line, finished):
+                break
+            await asyncio.sleep(random.uniform(*_PAUSE) * attempt)  # noqa: S311
+            finished = await self._run(line, timeout_seconds)
+        return _without_ping(line, self._output(finished))
+
+    async def _run(self, line: str, timeout_seconds: float | None) -> Finished:
         if self._hanging is not None and self._hanging.still_runs:
             # Each further one would cost a process.
             raise MpsTimeout(
@@ -98,11 +119,11 @@ class ControlClient:
             )
         seconds = timeout_seconds or self._timeout_seconds
         try:
-            finished = await run_driver_program(
+            return await run_driver_program(
                 [PROGRAM],
                 seconds,
                 env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": self._pipe},
-                input_text=f"{line}\n",
+                input_text="".join(f"{one}\n" for one in _session(line)),
             )
         except ProgramMissing as error:
             raise DriverProgramMissing(PROGRAM) from error
@@ -114,7 +135,6 @@ class ControlClient:
                 f"the MPS control daemon at {self._pipe} did not answer {line!r} "
                 f"within {seconds:g} s"
             ) from None
-        return self._output(finished)
 
     def _output(self, finished: Finished) -> str:
         if finished.code < 0 or finished.code in _NOT_EXECUTED:
@@ -128,6 +148,28 @@ class ControlClient:
                 f"{_remedy(self._pipe)}"
             )
         return finished.text
+
+
+def _session(line: str) -> tuple[str, ...]:
+    """The lines that the program sends. The last answer proves that the daemon got to the end."""
+    return (line,) if line == _PING or line.startswith(_QUIT) else (line, _PING)
+
+
+def _is_complete(line: str, finished: Finished) -> bool:
+    """Whether the program ended as it does while no other one runs."""
+    if finished.code not in (0, 1):
+        return True
+    if finished.code == 0 and len(_session(line)) > 1:
+        return parse_percent(finished.text.rpartition("\n")[2]) is not None
+    is_answered = bool(finished.text) or line.startswith(_QUIT)
+    return is_answered and _INTERRUPTED not in finished.text
+
+
+def _without_ping(line: str, text: str) -> str:
+    if len(_session(line)) == 1:
+        return text
+    head, _, last = text.rpartition("\n")
+    return text if parse_percent(last) is None else head
 
 
 def parse_percent(text: str) -> float | None:
