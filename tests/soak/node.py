@@ -126,7 +126,7 @@ def soak_node(directory: Path) -> Iterator[SoakNode]:
 
 def _start_agent(rig: Rig, metrics_address: str) -> BackgroundProcess:
     argv = [str(BIN / "gpuslice"), "agent", f"--config-file={rig.directory / 'config.yaml'}"]
-    argv += [f"--mps-root={rig.mps_root}", f"--mps-pipe={rig.pipe}"]
+    argv += [f"--mps-root={rig.mps_root}", f"--mps-pipe={rig.pipe}", "--memory-reserve=0"]
     argv += [f"--metrics-address={metrics_address}"]
     # A driver that does not answer is noticed soon.
     env = timing(driver_answer=1.0)
