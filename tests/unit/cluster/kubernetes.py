@@ -48,6 +48,8 @@ class Kubernetes:
         self.conflicts = 0
         # With the kind of object that they watch.
         self._watchers: list[tuple[str, queue.Queue[object]]] = []
+        # With the version that the API server had then.
+        self._deleted: list[tuple[int, Object]] = []
         self._version = 100
         self._oldest = 0
         self._lock = threading.RLock()
@@ -94,7 +96,10 @@ class Kubernetes:
 
     def delete(self, kind: str, name: str) -> None:
         with self._lock:
-            self._tell("DELETED", self.objects.pop((kind, name)))
+            self._version += 1
+            gone = self.objects.pop((kind, name))
+            self._deleted.append((self._version, gone))
+            self._tell("DELETED", gone)
 
     def forget_history(self) -> None:
         """As after a compaction: whoever comes with an older version has to list anew."""
@@ -205,10 +210,19 @@ class Kubernetes:
                 status = Refusal(410, "too old resource version").status
                 events.put({"type": "ERROR", "object": status})
                 events.put(_CLOSE)
-            for (its_kind, _), stored in self.objects.items():
-                version = int(stored["metadata"]["resourceVersion"])
-                if its_kind == kind and version > since >= self._oldest:
-                    events.put({"type": "MODIFIED", "object": stored})
+            history = [
+                (int(stored["metadata"]["resourceVersion"]), "MODIFIED", stored)
+                for (its_kind, _), stored in self.objects.items()
+                if its_kind == kind
+            ]
+            history += [
+                (version, "DELETED", gone)
+                for version, gone in self._deleted
+                if gone["kind"] == _KINDS[kind]
+            ]
+            for version, event, stored in sorted(history, key=lambda entry: entry[0]):
+                if version > since >= self._oldest:
+                    events.put({"type": event, "object": stored})
             self._watchers.append((kind, events))
         try:
             yield events
