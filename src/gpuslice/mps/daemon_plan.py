@@ -28,6 +28,14 @@ class DaemonSpec:
     multi_user: bool
     # Whether it is for memory slices.
     slices: bool = False
+    # Whether its clients have static partitions of SMs.
+    partitions: bool = False
+
+    @property
+    def options(self) -> tuple[str, ...]:
+        """Options of NVIDIA's program, which older drivers do not have."""
+        multi_user = ("-multiuser-server",) if self.multi_user else ()
+        return (*multi_user, "-S") if self.partitions else multi_user
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,8 +101,15 @@ def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
     """A program that removes its own limits gets all slices of its GPU, and not their reserve."""
     uuid = part.device.uuid
     everything = Limits(part.share.memory_mib * part.count, 100)
+    threads = part.share.threads
     return DaemonSpec(
-        uuid, (uuid,), (everything,), limited=True, multi_user=multi_user, slices=True
+        uuid,
+        (uuid,),
+        (everything,),
+        limited=True,
+        multi_user=multi_user,
+        slices=True,
+        partitions=threads is not None and threads.partitioned,
     )
 
 

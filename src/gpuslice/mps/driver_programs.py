@@ -61,8 +61,8 @@ async def set_compute_modes(gpus: Sequence[str], mode: ComputeMode) -> dict[str,
     return {gpu: error for gpu, error in zip(gpus, outcomes, strict=True) if error is not None}
 
 
-async def start_daemon(paths: DaemonPaths, gpus: Sequence[str], *, multi_user: bool) -> None:
-    """Returns when it listens. `multi_user`: clients of all users share its one server."""
+async def start_daemon(paths: DaemonPaths, gpus: Sequence[str], options: Sequence[str]) -> None:
+    """Returns when it listens."""
     # Nothing else: variables of the daemon become defaults of its clients.
     environment = {
         # The daemon searches its server there.
@@ -71,7 +71,7 @@ async def start_daemon(paths: DaemonPaths, gpus: Sequence[str], *, multi_user: b
         "CUDA_MPS_LOG_DIRECTORY": str(paths.log),
         "CUDA_VISIBLE_DEVICES": ",".join(gpus),
     }
-    argv = [PROGRAM, "-d", *(["-multiuser-server"] if multi_user else [])]
+    argv = [PROGRAM, "-d", *options]
     program = shutil.which(PROGRAM)
     if program is None:
         raise DriverProgramMissing(PROGRAM)

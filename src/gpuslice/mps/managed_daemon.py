@@ -20,7 +20,6 @@ from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
 from gpuslice.mps.default_limits import (
     default_commands,
-    max_threads_percent,
     set_defaults,
     set_first_defaults,
 )
@@ -31,6 +30,7 @@ from gpuslice.mps.driver_programs import (
     set_compute_modes,
     start_daemon,
 )
+from gpuslice.mps.foreign_daemon import report_foreign
 from gpuslice.mps.kept_sockets import KeptSockets
 from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
 from gpuslice.mps.started_marker import StartedMarker
@@ -163,10 +163,10 @@ class ManagedDaemon:
         await asyncio.to_thread(self._prepare_shm)
         await self.sockets.forget()
         # Before the start, so that a daemon that answers late is known to be ours.
-        self._marker.write(self.serves)
+        self._marker.write(self.serves, partitions=wanted.partitions)
         self._is_ours = True
         try:
-            await start_daemon(paths, wanted.gpus, multi_user=wanted.multi_user)
+            await start_daemon(paths, wanted.gpus, wanted.options)
         except MpsTimeout:
             raise  # it may still come up
         except MpsUnavailable:
@@ -204,12 +204,14 @@ class ManagedDaemon:
         started_with, wanted = self._marker.read(), self.wanted
         if started_with is None:
             self._is_ours = False
-            self._leave_alone(ceiling)
+            report_foreign(wanted, ceiling)
             return True
-        if not can_stay(started_with, wanted.gpus, self._present):
+        is_right = self._marker.has_partitions == wanted.partitions
+        if not is_right or not can_stay(started_with, wanted.gpus, self._present):
             log.warning(
                 Code.MPS_REPLACED,
-                "stopping an MPS control daemon that was started for other GPUs; its clients fail",
+                "stopping an MPS control daemon that was started for "
+                f"{'other GPUs' if is_right else 'other limits of threads'}; its clients fail",
                 daemon=wanted.name,
                 gpus=",".join(started_with) or "all",
             )
@@ -227,21 +229,6 @@ class ManagedDaemon:
             gpus=",".join(started_with),
         )
         return True
-
-    def _leave_alone(self, ceiling: float) -> None:
-        log.info(
-            Code.MPS_FOREIGN,
-            "another program runs the MPS control daemon, leaving it alone",
-            daemon=self.wanted.name,
-        )
-        if ceiling < max_threads_percent(self.wanted):
-            log.warning(
-                Code.MPS_FOREIGN,
-                "the default of that daemon limits every container, whatever its share is",
-                daemon=self.wanted.name,
-                threads_percent=ceiling,
-                remedy="stop that daemon: a new one with the right limits is started",
-            )
 
     async def _update(self) -> None:
         """Applies the current settings to a running daemon."""

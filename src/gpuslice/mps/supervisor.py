@@ -50,7 +50,7 @@ class Supervisor:
         leaving: dict[str, frozenset[str]] = {}
         for name, (managed, _) in self._managed.items():
             new = wanted.get(name)
-            if new is not None and can_stay(managed.serves, new.gpus, plan.present):
+            if new is not None and _can_stay(managed, new, plan):
                 managed.want(new, plan.present)
             elif new is not None or not may_return(managed.wanted, plan):
                 leaving[name] = frozenset(managed.serves)
@@ -173,3 +173,9 @@ class Supervisor:
                 file=path,
                 reason=error.strerror,
             )
+
+
+def _can_stay(managed: ManagedDaemon, new: DaemonSpec, plan: DaemonPlan) -> bool:
+    """Options of a daemon cannot change while it runs."""
+    same = new.partitions == managed.wanted.partitions
+    return same and can_stay(managed.serves, new.gpus, plan.present)
