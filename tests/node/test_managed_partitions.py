@@ -8,9 +8,9 @@ from gpuslice.codes import Code
 from gpuslice_sim.kubelet import Container, Pod
 
 from .conftest import MakeRig
-from .managed_node import node, wait_until_all_healthy
+from .managed_node import node, program, served, wait_until_all_healthy
 from .mps_programs import daemons
-from .rig import RESOURCE, eventually, needs_root
+from .rig import GPU, RESOURCE, eventually, needs_root
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 
@@ -44,3 +44,26 @@ def test_containers_get_partitions_of_managed_daemons(make_rig: MakeRig) -> None
         assert VARIABLE not in answer.envs
         [device] = rig.contained(answer, "info")["devices"]
         assert device["sms"] == 10
+
+
+REPLICAS = """
+flags: {{mpsRoot: {root}}}
+sharing: {{mps: {{failRequestsGreaterThanOne: false, advertise: all, resources: [
+  {{name: nvidia.com/gpu, replicas: 4, devices: 2, threads: sm_partition}}]}}}}
+"""
+
+
+def test_replicas_get_partitions(make_rig: MakeRig) -> None:
+    rig = make_rig("a100-40x8", driver=590, cdi=True)
+    cdi = f"--cdi-directory={rig.directory / 'cdi'}"
+    rig.config(REPLICAS.format(root=rig.mps_root))
+    with served(rig), program(rig, "agent", "--memory-devices=none", "--bind=cdi", cdi):
+        rig.kubelet.wait_for(GPU)
+        rig.kubelet.wait_until(lambda: len(rig.healthy(GPU)) == 8 + 6, "all replicas")
+        for name, replicas, sms in (("one", 1, 24), ("two", 2, 52)):
+            pod = Pod(name, [Container("main", {GPU: replicas})])
+            rig.kubelet.admit(pod)
+            answer = rig.kubelet.start_container(pod, "main")
+            [device] = rig.contained(answer, "info")["devices"]
+            assert device["sms"] == sms
+            assert answer.envs[VARIABLE].startswith(device["uuid"])

@@ -27,9 +27,9 @@ from gpuslice.config.value_parsers import (
     parse_choice,
     parse_interval,
     parse_memory_reserve,
-    parse_replica_threads,
     parse_resource_name,
     parse_selection,
+    parse_threads,
 )
 from gpuslice.slicing.rules import (
     Advertise,
@@ -210,7 +210,7 @@ def _replicas(key: str, entry: ReplicatedResource) -> int:
 def _threads(key: str, entry: ReplicatedResource) -> ThreadRule:
     if not isinstance(entry, LimitedResource) or entry.threads is None:
         return ThreadStrategy.PROPORTIONAL
-    return parse_replica_threads(f"{key}.threads", str(entry.threads))
+    return parse_threads(f"{key}.threads", str(entry.threads))
 
 
 def _nested(

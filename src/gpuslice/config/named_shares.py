@@ -6,11 +6,11 @@ from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import LimitedResource, NamedShareEntry
 from gpuslice.config.value_parsers import (
     parse_memory_size,
-    parse_replica_threads,
     parse_resource_name,
+    parse_share_threads,
 )
 from gpuslice.slicing.rules import NamedShare
-from gpuslice.slicing.threads import ThreadRule
+from gpuslice.slicing.threads import ThreadRule, ThreadStrategy
 
 
 def parse_named_shares(
@@ -25,6 +25,8 @@ def parse_named_shares(
         )
     if not entry.shares:
         raise ConfigError(f"{key}.shares", [], "list at least one share, or use replicas")
+    if threads is ThreadStrategy.SM_PARTITION:
+        parse_share_threads(f"{key}.threads", threads.value)
     shares = tuple(
         _parse(f"{key}.shares[{position}]", one, resource, threads)
         for position, one in enumerate(entry.shares)
@@ -55,6 +57,6 @@ def _parse(key: str, entry: NamedShareEntry, resource: str, threads: ThreadRule)
         parse_memory_size(f"{key}.memory", str(entry.memory)),
         threads
         if entry.threads is None
-        else parse_replica_threads(f"{key}.threads", str(entry.threads)),
+        else parse_share_threads(f"{key}.threads", str(entry.threads)),
         entry.count,
     )

@@ -141,11 +141,13 @@ def parse_memory_reserve(field: str, text: str) -> int:
         raise ConfigError(field, text, str(error)) from error
 
 
-def parse_replica_threads(field: str, text: str) -> ThreadRule:
-    """As `parse_threads`, without static partitions: daemons for replicas do not have them."""
+def parse_share_threads(field: str, text: str) -> ThreadRule:
+    """As `parse_threads`, without static partitions: a daemon has them for all clients or none."""
     rule = parse_threads(field, text)
     if rule is ThreadStrategy.SM_PARTITION:
-        raise ConfigError(field, text, "only sharing.memory.threads can be sm_partition")
+        raise ConfigError(
+            field, text, "only memory units and replicas can have sm_partition; use 30% or 20 SMs"
+        )
     return rule
 
 

@@ -94,6 +94,7 @@ def _spec(name: str, pools: Sequence[Pool], *, multi_user: bool) -> DaemonSpec:
         tuple(part.share.times(1) if limited else _whole(part) for part in parts),
         limited,
         multi_user,
+        partitions=any(map(_partitioned, parts)),
     )
 
 
@@ -101,7 +102,6 @@ def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
     """A program that removes its own limits gets all slices of its GPU, and not their reserve."""
     uuid = part.device.uuid
     everything = Limits(part.share.memory_mib * part.count, 100)
-    threads = part.share.threads
     return DaemonSpec(
         uuid,
         (uuid,),
@@ -109,9 +109,13 @@ def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
         limited=True,
         multi_user=multi_user,
         slices=True,
-        partitions=threads is not None and threads.partitioned,
+        partitions=_partitioned(part),
     )
 
 
 def _whole(part: Part) -> Limits:
     return Limits(part.device.memory_mib, 100)
+
+
+def _partitioned(part: Part) -> bool:
+    return part.share.threads is not None and part.share.threads.partitioned

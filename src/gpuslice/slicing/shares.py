@@ -14,6 +14,7 @@ from gpuslice.slicing.threads import (
     ThreadRule,
     Threads,
     share_of_threads,
+    why_no_partitions,
     why_no_threads,
     why_rounded,
 )
@@ -55,7 +56,9 @@ def why_too_small(device: Device, rule: ReplicaRule) -> str | None:
     if not rule.shares:
         if device.memory_mib - rule.reserve_mib < rule.replicas:
             return _cannot_be_divided(device, rule)
-        return why_no_threads(rule.threads, device.multiprocessors)
+        return why_no_threads(rule.threads, device.multiprocessors) or why_no_partitions(
+            rule.threads, device.compute_capability
+        )
     for one in rule.shares:
         if one.memory_mib > device.memory_mib:
             return (

@@ -84,6 +84,7 @@ def test_replicas(read: Read, section: str, strategy: str, expected: ReplicaRule
         ("30%", Percent(30)),
         ("20 SMs", Multiprocessors(20)),
         ("1 SM", Multiprocessors(1)),
+        ("sm_partition", ThreadStrategy.SM_PARTITION),
     ],
 )
 def test_threads_of_replicas(read: Read, yaml: str, expected: ThreadRule) -> None:
@@ -94,12 +95,12 @@ def test_threads_of_replicas(read: Read, yaml: str, expected: ThreadRule) -> Non
 @pytest.mark.parametrize(
     ("entry", "field"),
     [
-        ("replicas: 2, threads: sm_partition", "threads"),
+        ("threads: sm_partition, shares: [{name: a, memory: 1GiB}]", "threads"),
         ("shares: [{name: a, memory: 1GiB, threads: sm_partition}]", "shares[0].threads"),
     ],
 )
-def test_replicas_have_no_static_partitions(read: Read, entry: str, field: str) -> None:
-    with pytest.raises(ConfigError, match=r"only sharing\.memory\.threads") as rejected:
+def test_named_shares_have_no_static_partitions(read: Read, entry: str, field: str) -> None:
+    with pytest.raises(ConfigError, match="only memory units and replicas") as rejected:
         rules(read, f"{{resources: [{{name: gpu, {entry}}}]}}", "mps")
     assert rejected.value.field == f"sharing.mps.resources[0].{field}"
 

@@ -45,22 +45,26 @@ class SmPartitions:
         self, granted: Grant, injection: Injection, known: str | None, referenced: Referenced
     ) -> ContainerEdits:
         """`known` is its partition at its last start. Raises Refused."""
-        for one in granted.parts:
-            threads = one.part.share.threads
-            if threads is None or not threads.partitioned or one.part.daemon is None:
-                continue
-            pipe = injection.daemons[one.part.daemon].pipe
-            try:
-                async with self._lock:
-                    name = await self._partition(one, pipe, known, referenced)
-            except (PartitionError, MpsUnavailable) as error:
-                raise Refused(
-                    Code.SM_PARTITION_UNAVAILABLE,
-                    f"{granted.pool.resource}: the container waits because it gets no partition of "
-                    f"SMs: {error}",
-                ) from error
-            return ContainerEdits({VARIABLE: name})
-        return NOTHING
+        found = [one for one in granted.parts if _daemon(one) is not None]
+        if not found:
+            return NOTHING
+        try:
+            if len(found) > 1:
+                raise PartitionError(
+                    "CUDA programs can have a partition of one GPU, and it has shares of several: "
+                    "request shares of one GPU"
+                )
+            [one] = found
+            async with self._lock:
+                pipe = injection.daemons[_daemon(one) or ""].pipe
+                name = await self._partition(one, pipe, known, referenced)
+        except (PartitionError, MpsUnavailable) as error:
+            raise Refused(
+                Code.SM_PARTITION_UNAVAILABLE,
+                f"{granted.pool.resource}: the container waits because it gets no partition of "
+                f"SMs: {error}",
+            ) from error
+        return ContainerEdits({VARIABLE: name})
 
     async def collect(self, referenced: Referenced) -> None:
         """Removes partitions that no specification has. Their containers are gone."""
@@ -115,3 +119,9 @@ class SmPartitions:
 
     def _control(self, pipe: str) -> ControlClient:
         return ControlClient(pipe, self._timing.mps_command)
+
+
+def _daemon(granted: GrantedPart) -> str | None:
+    """The name of the daemon that makes its partitions; None: it has none."""
+    threads = granted.part.share.threads
+    return granted.part.daemon if threads is not None and threads.partitioned else None
