@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpuslice_sim.process import PATIENCE_SECONDS
+from gpuslice_sim.process import PATIENCE_SECONDS, as_user
 
 # A command that always has an answer.
 PROOF = "get_default_active_thread_percentage\n"
@@ -19,14 +19,13 @@ def send(argv: Sequence[str | Path], pipe: Path | str, line: str, user: int | No
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
         done = subprocess.run(
-            argv,
+            as_user(user, *map(str, argv)),
             env={"CUDA_MPS_PIPE_DIRECTORY": str(pipe)},
             input=f"{line}\n{PROOF}",
             capture_output=True,
             text=True,
             check=False,
             timeout=PATIENCE_SECONDS,
-            user=user,
         )
         if done.stdout:
             return done.stdout.strip().rpartition("\n")[0]

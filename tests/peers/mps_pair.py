@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gpuslice_sim.mps.launch import daemons_at, kill
 from gpuslice_sim.node import create
+from gpuslice_sim.process import as_user
 
 from .driver_programs import DriverPrograms
 
@@ -50,14 +51,13 @@ class Side:
             "CUDA_MPS_LOG_DIRECTORY": str(self.log),
         }
         done = subprocess.run(
-            [self.program, *arguments],
+            as_user(user, self.program, *arguments),
             env=directories | dict(env or {}),
             input=lines,
             capture_output=True,
             text=True,
             check=False,
             timeout=_PATIENCE,
-            user=user,
         )
         place = str(self.directory)
         return Outcome(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -123,3 +124,19 @@ class BackgroundProcess:
         status = Path(f"/proc/{self.pid}/status").read_text()
         match = re.search(r"VmRSS:\s+(\d+) kB", status)
         return int(match[1]) * 1024 if match else 0
+
+
+def as_user(user: int | None, program: Path | str, *arguments: str) -> list[str]:
+    """The command that runs a program as another user.
+
+    A program of its own changes the user, in the same process. With its parameter `user`,
+    subprocess forks instead of using vfork. Then handlers of gRPC run between fork and exec, which
+    can crash a process that has threads.
+    """
+    argv = [str(program), *arguments]
+    if user is None:
+        return argv
+    setpriv = shutil.which("setpriv")
+    if setpriv is None:
+        raise FileNotFoundError("setpriv is not on PATH: install util-linux")
+    return [setpriv, f"--reuid={user}", "--clear-groups", "--", *argv]

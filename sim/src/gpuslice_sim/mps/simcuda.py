@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 import os
 import select
-import shutil
 import signal
 import subprocess
 import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self
 
-from gpuslice_sim.process import PATIENCE_SECONDS
+from gpuslice_sim.process import PATIENCE_SECONDS, as_user
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -44,7 +43,7 @@ def run_client(
 ) -> Outcome:
     """Runs simcuda to its end, with exactly this environment."""
     done = subprocess.run(
-        _as_user(user, program, *arguments),
+        as_user(user, program, *arguments),
         env=dict(env),
         capture_output=True,
         text=True,
@@ -56,21 +55,6 @@ def run_client(
     return Outcome(done.returncode, json.loads(done.stdout))
 
 
-def _as_user(user: int | None, program: Path, *arguments: str) -> list[str]:
-    """A program of its own changes the user, in the same process.
-
-    With its parameter `user`, subprocess forks instead of using vfork. Then handlers of gRPC run
-    between fork and exec, which can crash a process that has threads.
-    """
-    argv = [str(program), *arguments]
-    if user is None:
-        return argv
-    setpriv = shutil.which("setpriv")
-    if setpriv is None:
-        raise FileNotFoundError("setpriv is not on PATH: install util-linux")
-    return [setpriv, f"--reuid={user}", "--clear-groups", "--", *argv]
-
-
 class HeldClient:
     """`simcuda hold`: keeps its contexts until `stop` or the end of the `with` block."""
 
@@ -78,7 +62,7 @@ class HeldClient:
         self, program: Path, *arguments: str, env: Mapping[str, str], user: int | None = None
     ) -> None:
         self._process = subprocess.Popen(
-            _as_user(user, program, "hold", *arguments), env=dict(env), stdout=subprocess.PIPE
+            as_user(user, program, "hold", *arguments), env=dict(env), stdout=subprocess.PIPE
         )
         assert self._process.stdout is not None
         self._output = self._process.stdout.fileno()
