@@ -60,11 +60,10 @@ static FILE *connect_to_daemon(void)
 }
 
 /* The format of a line is that of gpuslice_sim/mps/wire.py. */
-static bool send_command(int connection, const char *text)
+static bool send_command(int connection, const char *verb, const char *text)
 {
-    static const char head[] = "command text=";
-    size_t size = sizeof head + 3 * strlen(text) + 1;
-    char *line = malloc(size), *end = line + sprintf(line, "%s", head);
+    size_t size = strlen(verb) + sizeof " text=" + 3 * strlen(text) + 1;
+    char *line = malloc(size), *end = line + sprintf(line, "%s text=", verb);
     for (; *text; text++)
         end += strchr(" %\n", *text) ? sprintf(end, "%%%02X", *text) : sprintf(end, "%c", *text);
     *end++ = '\n';
@@ -110,16 +109,17 @@ static void print_text(const char *text)
  * Prints the answer, whatever it is. Returns whether there was one: a daemon that is quitting, or
  * that serves another program, closes the connection without an answer.
  */
-static bool run_command(FILE *daemon, const char *command)
+static bool run_command(FILE *daemon, const char *verb, const char *command, int *status)
 {
     char *answer = NULL;
     size_t size = 0;
     ssize_t length = -1;
-    if (send_command(fileno(daemon), command))
+    if (send_command(fileno(daemon), verb, command))
         length = getline(&answer, &size, daemon);
     if (length > 0) {
         answer[strcspn(answer, "\n")] = '\0';
         print_text(field(answer, "text"));
+        *status = atoi(field(answer, "status"));
     }
     free(answer);
     return length > 0;
@@ -130,17 +130,45 @@ static void run_each_line(FILE *daemon)
     char *line = NULL;
     size_t size = 0;
     bool answered = true;
+    int status; /* Real programs of protocol 2 exit with 0 also if a command is rejected. */
     while (answered && getline(&line, &size, stdin) >= 0) {
         line[strcspn(line, "\n")] = '\0';
-        answered = run_command(daemon, line);
+        answered = run_command(daemon, "command", line, &status);
     }
     free(line);
 }
 
+static bool is_module(const char *word)
+{
+    static const char *const words[] = {"server", "namespace", "client", "device", "sm-partition",
+                                        "feature", "memacct", "context-share", "-q", "--quit"};
+    for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+        if (strcmp(word, words[i]) == 0)
+            return true;
+    return false;
+}
+
+/* A command of protocol 3. Returns its status; -1 if no daemon with this protocol answers. */
+static int run_module(char **arguments)
+{
+    char text[4096] = "";
+    size_t length = 0;
+    for (; *arguments && length < sizeof text; arguments++)
+        length += (size_t)snprintf(text + length, sizeof text - length, "%s%s",
+                                   length ? " " : "", *arguments);
+    FILE *daemon = connect_to_daemon();
+    int status = -1;
+    if (daemon && !run_command(daemon, "module", text, &status))
+        status = -1;
+    return status;
+}
+
 int main(int count, char **arguments)
 {
-    if (count > 1)
-        return start_daemon(arguments);
+    if (count > 1) {
+        int status = is_module(arguments[1]) ? run_module(arguments + 1) : -1;
+        return status >= 0 ? status : start_daemon(arguments);
+    }
     FILE *daemon = connect_to_daemon();
     if (!daemon) {
         fputs("Cannot find MPS control daemon process\n", stderr);

@@ -184,15 +184,15 @@ def test_static_partitioning_needs_a_newer_driver(short_path: Path, driver: int,
         daemon.start()
 
 
-def test_protocol_3_is_rejected_because_it_is_not_simulated(short_path: Path) -> None:
+def test_protocol_2_is_the_default_of_a_driver_with_protocol_3(short_path: Path) -> None:
     rig = make_rig(short_path, driver=615)
-    done = rig.daemon().run("-d", "-p", "3")
+    done = rig.daemon().run("-d", "-p", "4")
     assert done.returncode == 1
-    assert "MPS protocol version '3' is not simulated" in done.stderr
-    with pytest.raises(MpsError, match="not simulated"):
-        rig.daemon(env={"CUDA_MPS_PROTOCOL_VERSION": "3"}).start()
+    assert "Invalid protocol version: 4" in done.stdout
+    assert "Cannot find MPS control daemon" in rig.daemon().run("server", "list").stdout
     with rig.daemon(env={"CUDA_MPS_PROTOCOL_VERSION": "2"}) as daemon:
         daemon.command("set_default_device_pinned_mem_limit 0 4096K")
+        assert daemon.run("server", "list").returncode == 1
 
 
 def test_older_drivers_do_not_know_protocol_versions(rig: MpsRig) -> None:

@@ -27,6 +27,11 @@ DEFAULT_LOG_DIRECTORY = "/var/log/nvidia-mps"
 
 _READY = "ready"
 _FIRST_BRANCH_WITH_OPTIONS = 555
+# What commands of protocol 3 begin with. The native program sends them to a running daemon.
+_MODULES = (
+    *("server", "namespace", "client", "device", "sm-partition", "feature", "memacct"),
+    *("context-share", "-q", "--quit"),
+)
 _USAGE = """\
 CUDA MPS Control for Linux/Unix, simulated.
 
@@ -128,8 +133,12 @@ def _parse(arguments: Sequence[str], branch: int) -> Options:
                 options = replace(options, multiuser=True)
             case "-S" | "--static-partitioning" if branch >= 590:
                 options = replace(options, static_partitioning=True)
-            case "-p" if branch >= 615:
+            case "-p" | "--protocol" if branch >= 615:
                 options = replace(options, protocol=next(words, ""))
+            case "-m" | "--multiuser" if branch >= 615:
+                options = replace(options, multiuser=True)
+            case _ if branch >= 615 and word in _MODULES:
+                raise StartError("Cannot find MPS control daemon process")
             case _:
                 raise UsageError
     return options
@@ -141,11 +150,8 @@ def _config(
     from gpuslice_sim.mps.control import DaemonConfig
 
     protocol = environment.get("CUDA_MPS_PROTOCOL_VERSION") or options.protocol
-    if branch >= 615 and protocol not in (None, "2"):
-        raise SimError(
-            f"MPS protocol version {protocol!r} is not simulated: "
-            "unset CUDA_MPS_PROTOCOL_VERSION and use -p 2"
-        )
+    if branch >= 615 and protocol not in (None, "2", "3"):
+        raise UsageError(f"Invalid protocol version: {protocol}")
     log = Path(environment.get("CUDA_MPS_LOG_DIRECTORY") or DEFAULT_LOG_DIRECTORY)
     _make_directories(pipe, log)
     log_directory = None if options.mode == "-f" else log.absolute()
@@ -158,6 +164,7 @@ def _config(
         visible_devices=environment.get("CUDA_VISIBLE_DEVICES"),
         multiuser=options.multiuser,
         static_partitioning=options.static_partitioning,
+        protocol=3 if branch >= 615 and protocol == "3" else 2,
         defaults=_defaults(environment, branch, log_directory),
     )
 

@@ -10,9 +10,15 @@ from gpuslice_sim.mps.wire import LineBuffer
 
 if TYPE_CHECKING:
     import socket
+    from collections.abc import Sequence
 
     from gpuslice_sim.mps.devices import Device
+    from gpuslice_sim.mps.namespaces import NamespaceLimits
+    from gpuslice_sim.mps.settings import ServerSettings
     from gpuslice_sim.mps.wire import Line
+
+
+_LARGEST = (1 << 63) - 1  # for clients in C
 
 
 class CudaError(Exception):
@@ -33,6 +39,27 @@ class Terms:
     priority: int
     partition_uuid: str | None = None
     partition_sms: int = 0
+    # Whether the client cannot choose another share of the threads: that of a namespace.
+    overrides: bool = False
+
+
+def terms_of(
+    settings: ServerSettings, devices: Sequence[Device], namespace: NamespaceLimits | None
+) -> Terms:
+    """`namespace`: only with protocol 3. Settings of the server do not apply to its clients."""
+    if namespace is None:
+        pinned = {uuid: one.limit_bytes for uuid, one in settings.pinned.items()}
+        percentage, priority = settings.percentage, 0
+    else:
+        limit = namespace.pinned
+        pinned = {} if limit is None else {one.uuid: limit.limit_bytes for one in devices}
+        percentage, priority = namespace.percentage or 100.0, namespace.priority or 0
+    return Terms(
+        percentage,
+        {uuid: min(limit, _LARGEST) for uuid, limit in pinned.items()},
+        priority,
+        overrides=namespace is not None and namespace.percentage is not None,
+    )
 
 
 @dataclass(frozen=True)
@@ -57,6 +84,8 @@ class Client:
     pid: int
     command: str
     terms: Terms
+    # Only with protocol 3.
+    namespace: str | None = None
     own_limits: OwnLimits = field(default_factory=OwnLimits)
     buffer: LineBuffer = field(default_factory=LineBuffer)
     contexts: dict[int, Context] = field(default_factory=dict)
@@ -81,7 +110,8 @@ class Client:
             return Context(device, round(100 * sms / device.sms, 1), sms)
         if not device.has_limits:
             return Context(device, 100.0, device.sms)
-        percentage = min(self.terms.percentage, wanted or 100.0)
+        own = 100.0 if self.terms.overrides else wanted or 100.0
+        percentage = min(self.terms.percentage, own)
         return Context(
             device, percentage, multiprocessors(percentage, device.sms, device.sms_per_tpc)
         )

@@ -9,13 +9,13 @@ import socket
 import time
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuslice_sim.mps import process
 from gpuslice_sim.mps.calls import error_line
-from gpuslice_sim.mps.client import Terms
-from gpuslice_sim.mps.devices import served_devices
+from gpuslice_sim.mps.client import terms_of
+from gpuslice_sim.mps.devices import select, served_devices
 from gpuslice_sim.mps.logs import control_log, server_log
 from gpuslice_sim.mps.partitions import Partitions
 from gpuslice_sim.mps.server import MESSAGE_BYTES, ServerPlan, run_server
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gpuslice_sim.mps.devices import Device
+    from gpuslice_sim.mps.namespaces import NamedServer, NamespaceLimits
     from gpuslice_sim.mps.partitions import Partition
 
 INITIALIZING, ACTIVE, FAULT = "INITIALIZING", "ACTIVE", "FAULT"
 ENDED = "ENDED"  # until the daemon reads its exit status
 _SERVER_TIMEOUT_SECONDS = 30.0
 _FIRST_BRANCH_THAT_LOGS_FORCE = 550
-_LARGEST = (1 << 63) - 1  # for clients in C
 
 
 @dataclass(frozen=True)
@@ -55,6 +55,7 @@ class DaemonConfig:
     visible_devices: str | None = None
     multiuser: bool = False
     static_partitioning: bool = False
+    protocol: int = 2
     defaults: Defaults = field(default_factory=Defaults)
 
 
@@ -67,6 +68,9 @@ class ClientConnection:
     uid: int
     command: str
     partition: str | None
+    # Only with protocol 3: its name and limits.
+    namespace: str | None = None
+    limits: NamespaceLimits | None = None
 
 
 @dataclass
@@ -117,8 +121,12 @@ class Control:
         read_state: Callable[[], dict[str, str]],
         watch: Callable[[socket.socket], None],
         unwatch: Callable[[socket.socket], None],
+        named_server_ended: Callable[[], None] = lambda: None,
     ) -> None:
         self.config = config
+        # Only with protocol 3.
+        self.named: NamedServer | None = None
+        self._named_server_ended = named_server_ended
         self.defaults = config.defaults
         self.partitions = Partitions()
         self.server: ServerHandle | None = None
@@ -135,7 +143,8 @@ class Control:
 
     def devices(self) -> tuple[Device, ...]:
         """The devices of a server that starts now."""
-        return served_devices(self._read_state(), self.config.visible_devices)
+        served = served_devices(self._read_state(), self.config.visible_devices)
+        return select(served, self.named.allowed) if self.named else served
 
     def admit(self, client: ClientConnection) -> None:
         """Adds a client to the queue. `serve` passes it to the server when it is its turn."""
@@ -162,6 +171,10 @@ class Control:
         while self._queue and not self.is_quitting:
             client = self._queue[0]
             uid = self._server_uid(client.uid)
+            if self.server is None and self.config.protocol == 3:
+                text = "the daemon has no server: create one"
+                self._reject(self._queue.popleft(), "CUDA_ERROR_MPS_CONNECTION_FAILED", text)
+                continue
             if self.server is None:
                 self.start_server(uid)
                 return
@@ -309,13 +322,10 @@ class Control:
         The connection is kept until the server confirms it, in case the server exits before.
         """
         partition = self._partition_of(client)
-        terms = Terms(
-            percentage=server.settings.percentage,
-            pinned={
-                uuid: min(limit.limit_bytes, _LARGEST)
-                for uuid, limit in server.settings.pinned.items()
-            },
-            priority=self.defaults.priority,
+        terms = terms_of(server.settings, server.devices, client.limits)
+        terms = replace(
+            terms,
+            priority=terms.priority or self.defaults.priority,
             partition_uuid=partition.device.uuid if partition else None,
             partition_sms=partition.sms if partition else 0,
         )
@@ -323,6 +333,7 @@ class Control:
             "op": "client",
             "token": self._tokens,
             "command": client.command,
+            "namespace": client.namespace,
             "terms": asdict(terms),
         }
         try:
@@ -346,6 +357,9 @@ class Control:
         self.server.close()
         self._queue.extendleft(reversed(self.server.handed_over.values()))
         self.server = None
+        if self.named is not None:
+            self.named = None
+            self._named_server_ended()
 
     def _reject(self, client: ClientConnection, error: str, text: str) -> None:
         self._unwatch(client.connection)

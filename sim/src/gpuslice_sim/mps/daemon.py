@@ -8,7 +8,7 @@ import os
 import selectors
 import signal
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from gpuslice_sim.mps import process, wire
@@ -16,6 +16,8 @@ from gpuslice_sim.mps.commands import Caller, CommandError, Commands
 from gpuslice_sim.mps.control import ClientConnection, Control, DaemonConfig
 from gpuslice_sim.mps.gpu_usage import GpuUsage
 from gpuslice_sim.mps.logs import append, control_log
+from gpuslice_sim.mps.module_commands import ModuleCommands
+from gpuslice_sim.mps.namespaces import DEFAULT, NamespaceSockets
 from gpuslice_sim.mps.server import peer, wake_on_signal
 
 if TYPE_CHECKING:
@@ -125,10 +127,18 @@ class Daemon:
         self._listeners = listeners
         self._usage = GpuUsage(config.node)
         self._selector = selectors.DefaultSelector()
+        self._sockets = NamespaceSockets(config.pipe_directory, self._watch, self._unwatch)
         self._control = Control(
-            config, lambda: dict(self._usage.values()), self._watch, self._unwatch
+            config,
+            lambda: dict(self._usage.values()),
+            self._watch,
+            self._unwatch,
+            self._sockets.close,
         )
         self._commands = Commands(self._control)
+        self._modules = ModuleCommands(self._control, self._sockets)
+        # Which namespace a connection came from, with protocol 3.
+        self._namespaces: dict[socket.socket, str] = {}
         self._buffers: dict[socket.socket, wire.LineBuffer] = {}
         self._privileged: set[socket.socket] = set()
         # The program that sends commands. There is one at a time: others are dropped.
@@ -152,6 +162,8 @@ class Daemon:
                     self._control.reap()
                 elif source in (self._listeners.for_all, self._listeners.privileged):
                     self._accept(source)
+                elif (namespace := self._sockets.namespace_of(source)) is not None:
+                    self._accept(source, namespace)
                 elif source in self._buffers:
                     self._on_connection(source)
                 else:
@@ -163,9 +175,10 @@ class Daemon:
     def _close(self) -> None:
         self._listeners.for_all.close()
         self._listeners.privileged.close()
+        self._sockets.close()
         self._endpoint.close()
 
-    def _accept(self, listener: socket.socket) -> None:
+    def _accept(self, listener: socket.socket, namespace: str | None = None) -> None:
         try:
             connection, _ = listener.accept()
         except BlockingIOError:
@@ -177,6 +190,8 @@ class Daemon:
                 connection.close()
                 return
             self._privileged.add(connection)
+        if namespace is not None:
+            self._namespaces[connection] = namespace
         self._buffers[connection] = wire.LineBuffer()
         self._watch(connection)
 
@@ -199,10 +214,10 @@ class Daemon:
             case "client" if not self._control.waits(connection):
                 command = line.get("command") or "?"
                 client = ClientConnection(connection, pid, uid, command, line.get("partition"))
-                self._control.admit(client)
-            case "command" if self._commands_come_from(connection):
+                self._control.admit(self._in_namespace(client))
+            case "command" | "module" if self._accepts(line.verb, connection):
                 caller = Caller(uid, privileged=connection in self._privileged)
-                answer = self._run_command(caller, line.get("text") or "")
+                answer = self._run_command(caller, line.verb, line.get("text") or "")
                 if self._control.is_quitting:
                     self._quitter = connection
                 else:
@@ -212,19 +227,34 @@ class Daemon:
             case _:
                 self._drop(connection)
 
+    def _in_namespace(self, client: ClientConnection) -> ClientConnection:
+        server = self._control.named
+        if server is None:
+            return client
+        name = self._namespaces.get(client.connection, DEFAULT)
+        return replace(client, namespace=name, limits=server.namespaces.get(name))
+
+    def _accepts(self, verb: str, connection: socket.socket) -> bool:
+        """Namespaces have sockets for clients only."""
+        spoken = {2: "command", 3: "module"}[self._config.protocol]
+        if verb != spoken or connection in self._namespaces:
+            return False
+        return self._commands_come_from(connection)
+
     def _commands_come_from(self, connection: socket.socket) -> bool:
         if self._commander is None:
             self._control.log.write("NEW UI")
             self._commander = connection
         return self._commander is connection and self._quitter is None
 
-    def _run_command(self, caller: Caller, text: str) -> tuple[int, str]:
+    def _run_command(self, caller: Caller, verb: str, text: str) -> tuple[int, str]:
         """The status is for tests: the program exits with 0 also if a command is rejected."""
         self._control.reap()
         self._control.take_events()
         self._control.log.write(f"Cmd:{text}")
         try:
-            status, output = 0, self._commands.run(text, caller)
+            commands = self._commands if verb == "command" else self._modules
+            status, output = 0, commands.run(text, caller)
         except CommandError as error:
             status, output = 1, str(error)
         for line in output.splitlines():
@@ -272,6 +302,7 @@ class Daemon:
         """Also forgets a connection that is passed to a server or rejected."""
         self._buffers.pop(source, None)
         self._privileged.discard(source)
+        self._namespaces.pop(source, None)
         try:
             self._selector.unregister(source)
         except (KeyError, ValueError):

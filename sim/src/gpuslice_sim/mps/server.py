@@ -180,7 +180,9 @@ class Server:
         connection.setblocking(False)
         pid, uid, _ = peer(connection)
         terms = Terms(**request["terms"])
-        client = Client(connection, request["token"], pid, request["command"], terms)
+        client = Client(
+            connection, request["token"], pid, request["command"], terms, request["namespace"]
+        )
         self._clients[client.token] = client
         self._selector.register(connection, selectors.EVENT_READ, client)
         self._send_event(event="joined", token=client.token)
@@ -312,6 +314,7 @@ def _describe(client: Client) -> dict[str, object]:
         "token": client.token,
         "pid": client.pid,
         "command": client.command,
+        "namespace": client.namespace,
         "devices": [device.uuid for device in client.devices()],
     }
 
