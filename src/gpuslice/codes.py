@@ -181,6 +181,22 @@ class Code(StrEnum):
         "MPSDefaultChanged",
         "Somebody changed default limits of an MPS control daemon; they are set right.",
     )
+    MPS_NAMESPACES_UNAVAILABLE = (
+        "MPSNamespacesUnavailable",
+        "Containers have no namespaces of MPS: the driver or the MPS control daemon has none.",
+    )
+    MPS_NAMESPACE_FAILED = (
+        "MPSNamespaceFailed",
+        "A container gets no namespace of MPS with its limits.",
+    )
+    MPS_NAMESPACE_PUT = (
+        "MPSNamespacePut",
+        "Namespaces of MPS were made again, because their daemon had lost them.",
+    )
+    MPS_NAMESPACE_REMOVED = (
+        "MPSNamespaceRemoved",
+        "Namespaces of MPS were removed, because their containers are gone.",
+    )
     MPS_SOCKETS_RESTORED = (
         "MPSSocketsRestored",
         "A container deleted or replaced sockets of an MPS control daemon; they are put back.",

@@ -16,6 +16,9 @@
 
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
 
+/* As in gpuslice_sim/mps/daemon.py. */
+enum { OTHER_PROTOCOL = 255 };
+
 static int start_daemon(char **arguments)
 {
     char own[PATH_MAX], node[PATH_MAX], program[PATH_MAX + 64];
@@ -148,7 +151,10 @@ static bool is_module(const char *word)
     return false;
 }
 
-/* A command of protocol 3. Returns its status; -1 if no daemon with this protocol answers. */
+/*
+ * A command of protocol 3. Returns its status, 0 if the daemon closes the connection without an
+ * answer, and -1 if no daemon with this protocol runs.
+ */
 static int run_module(char **arguments)
 {
     char text[4096] = "";
@@ -157,10 +163,11 @@ static int run_module(char **arguments)
         length += (size_t)snprintf(text + length, sizeof text - length, "%s%s",
                                    length ? " " : "", *arguments);
     FILE *daemon = connect_to_daemon();
-    int status = -1;
-    if (daemon && !run_command(daemon, "module", text, &status))
-        status = -1;
-    return status;
+    int status = 0;
+    if (!daemon)
+        return -1;
+    run_command(daemon, "module", text, &status);
+    return status == OTHER_PROTOCOL ? -1 : status;
 }
 
 int main(int count, char **arguments)

@@ -97,13 +97,18 @@ class BoundSpecs:
 
     def variables(self, variable: str) -> dict[str, str]:
         """The value of an environment variable in each specification that has it. Blocks."""
-        found = {}
-        for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}"):
-            name = path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX)
-            value = _variable(path, variable)
-            if value is not None:
-                found[name] = value
-        return found
+        return {
+            name: variables[variable]
+            for name, variables in self.environments().items()
+            if variable in variables
+        }
+
+    def environments(self) -> dict[str, dict[str, str]]:
+        """The environment variables of each specification. Blocks."""
+        return {
+            path.name.removeprefix(_PREFIX).removesuffix(_SUFFIX): _variables(path)
+            for path in self._directory.glob(f"{_PREFIX}*{_SUFFIX}")
+        }
 
     async def _write(self, path: Path, content: bytes, seconds: float) -> bool:
         try:
@@ -127,14 +132,13 @@ def _content(cls: str, name: str, edits: ContainerEdits) -> bytes:
     return json.dumps(document(spec, Style()), indent=2).encode() + b"\n"
 
 
-def _variable(path: Path, variable: str) -> str | None:
+def _variables(path: Path) -> dict[str, str]:
     try:
         [device] = json.loads(path.read_bytes())["devices"]
         variables = device["containerEdits"].get("env", ())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None  # it was removed meanwhile, or it is not ours
-    values = dict(str(one).split("=", 1) for one in variables if "=" in str(one))
-    return values.get(variable)
+        return {}  # it was removed meanwhile, or it is not ours
+    return dict(str(one).split("=", 1) for one in variables if "=" in str(one))
 
 
 def _mark_as_needed(path: Path) -> bool:

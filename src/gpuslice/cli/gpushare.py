@@ -31,6 +31,7 @@ _BY_VARIABLE = (
     "metrics-address",
     "mps-mode",
     "mps-root",
+    "mps-namespaces",
     "mps-shm",
     "memory-reserve",
 )

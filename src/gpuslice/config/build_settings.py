@@ -149,6 +149,7 @@ def _memory_mps(options: OptionReader, base: MemoryMps) -> MemoryMps:
         check=options.choice("mps-check", base.check),
         shm=HOST_SHM if shm == "host" else shm,
         is_managed=mode is MpsMode.MANAGED,
+        namespaces=options.choice("mps-namespaces", base.namespaces),
     )
 
 

@@ -126,6 +126,7 @@ def _memory(settings: Settings) -> dict[str, object]:
             **_if_set("pipeDirectory", mps.pipe),
             "check": mps.check.value,
             **_if_set("shm", mps.shm),
+            "namespaces": mps.namespaces.value,
         },
     }
 

@@ -80,6 +80,7 @@ class Mps(_Section, frozen=True):
     # YAML reads a bare `off` as false.
     check: str | bool | None = None
     shm: str | None = None
+    namespaces: str | bool | None = None
 
 
 class MemorySharing(_Section, frozen=True):

@@ -93,6 +93,15 @@ MEMORY_OPTIONS = (
         ("GPUSLICE_MPS_SHM",),
         key="sharing.memory.mps.shm",
     ),
+    Option(
+        "mps-namespaces",
+        "Whether each container has a namespace of MPS, whose limits its programs cannot exceed: "
+        "auto (driver 615 or newer, with mps-mode managed and bind cdi), require (otherwise no "
+        "container starts) or off.",
+        "auto",
+        ("GPUSLICE_MPS_NAMESPACES",),
+        key="sharing.memory.mps.namespaces",
+    ),
 )
 
 DEVICE_OPTIONS = (

@@ -29,6 +29,7 @@ from gpuslice.slicing.rules import (
     SharingStrategy,
 )
 from gpuslice.slicing.thread_annotations import ThreadAnnotations
+from gpuslice.slicing.threads import ThreadStrategy
 
 KUBELET_SOCKET = "/var/lib/kubelet/device-plugins/kubelet.sock"
 CDI_DIRECTORY = "/var/run/cdi"
@@ -62,6 +63,14 @@ class MpsMode(Enum):
     MANAGED = "managed"  # `gpuslice mps`: one daemon for each GPU
     EXTERNAL = "external"  # somebody else: one daemon for the node
     NONE = "none"  # nobody: memory is counted and not limited
+
+
+class MpsNamespaces(Enum):
+    """Whether each container has a namespace of MPS, whose limits its programs cannot exceed."""
+
+    AUTO = "auto"  # if driver and settings allow it, and it works as documented
+    REQUIRE = "require"  # otherwise no container starts
+    OFF = "off"
 
 
 class DeviceList(Enum):
@@ -115,6 +124,8 @@ class MemoryMps:
     # containers; None: they have their own.
     shm: str | None = None
     is_managed: bool = False
+    # Only in the mode `managed`.
+    namespaces: MpsNamespaces = MpsNamespaces.AUTO
 
     @property
     def mode(self) -> MpsMode:
@@ -252,6 +263,7 @@ class Settings:
         if self.nested_file is not None:
             check_file_path("nested-file", self.nested_file)
         self._check_mps_root()
+        self._check_mps_namespaces()
         self._check_mps_replicas()
         check_nested_rules(self.rules)
         self._check_memory_resource()
@@ -274,6 +286,28 @@ class Settings:
     @property
     def has_managed_slices(self) -> bool:
         return self.rules.memory is not None and self.memory_mps.is_managed
+
+    @property
+    def mps_namespaces(self) -> MpsNamespaces:
+        """The option, if it can have an effect.
+
+        Only a CDI specification gives a container its own namespace and keeps it from the others.
+        """
+        memory = self.rules.memory
+        if memory is None or memory.threads is ThreadStrategy.SM_PARTITION:
+            return MpsNamespaces.OFF
+        possible = self.has_managed_slices and self.bind is Bind.CDI
+        return self.memory_mps.namespaces if possible else MpsNamespaces.OFF
+
+    def _check_mps_namespaces(self) -> None:
+        wanted = self.memory_mps.namespaces
+        if wanted is MpsNamespaces.REQUIRE and self.mps_namespaces is MpsNamespaces.OFF:
+            raise ConfigError(
+                "mps-namespaces",
+                wanted.value,
+                "it requires mps-mode managed and bind cdi, for gpuslice mps and for the agent, "
+                "and other threads than sm_partition",
+            )
 
     def _check_mps_root(self) -> None:
         uses_root = self.has_mps_replicas or self.has_managed_slices

@@ -24,7 +24,9 @@ _NOT_EXECUTED = (126, 127)
 # A command that always has an answer.
 _PROOF = "get_default_active_thread_percentage"
 # What the program prints, besides nothing, if the daemon drops its connection.
-_DROPPED = "Cannot send command to MPS control daemon process"
+DROPPED = "Cannot send command to MPS control daemon process"
+# How long a daemon that quits waits for clients. They were waited for before.
+_QUIT_SECONDS = 1
 # Between two attempts: the other program holds its connection for some milliseconds.
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.02, 0.5
 
@@ -122,10 +124,11 @@ class ControlClient:
             raise self._unexpected(line, text, "an answer and a percentage")
         return answer
 
-    async def quit(self, line: str, seconds: float) -> None:
+    async def quit(self, seconds: float) -> None:
         """Repeats the command until no daemon answers: only that shows that it was accepted."""
         with contextlib.suppress(MpsUnavailable):
-            await self._answered([line], seconds)
+            # Without a time, it would wait for its last client, however long.
+            await self._answered([f"quit -t {_QUIT_SECONDS}"], seconds)
 
     async def _answered(self, lines: list[str], seconds: float) -> str:
         """The output, which is not empty."""
@@ -176,7 +179,7 @@ class ControlClient:
                 f"{PROGRAM} failed before it reached the daemon at {self._pipe} "
                 f"({finished.reason}): check the driver's files and the node's memory"
             )
-        if finished.code in (0, 1) and finished.text in ("", _DROPPED):
+        if finished.code in (0, 1) and finished.text in ("", DROPPED):
             return ""
         if finished.code != 0:
             raise MpsUnavailable(

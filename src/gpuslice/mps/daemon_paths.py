@@ -16,6 +16,7 @@ _PIPE = "pipe"
 _STARTED = ".started"
 SHM = "shm"
 DRAINING = ".draining"
+_NAMESPACES = ".namespaces"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,11 @@ class DaemonPaths:
     def draining(self) -> Path:
         """Exists while a daemon of ours waits for its clients before it stops."""
         return self.directory / DRAINING
+
+    @property
+    def namespaces(self) -> Path:
+        """Exists while a daemon of ours has, or is to have, namespaces. See `NamespaceMarker`."""
+        return self.directory / _NAMESPACES
 
     @property
     def pid_file(self) -> Path:

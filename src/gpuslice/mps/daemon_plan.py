@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuslice.config.settings import Settings
-from gpuslice.mps.driver_support import has_multi_user_servers
+from gpuslice.config.settings import MpsNamespaces, Settings
+from gpuslice.mps.driver_support import has_multi_user_servers, has_namespaces
+from gpuslice.mps.namespaces import DEFAULT_THREADS_PERCENT, NamespacePlan
 from gpuslice.slicing.limits import Limits
 from gpuslice.slicing.pool import Part, Pool
 from gpuslice.slicing.rules import SharingStrategy
@@ -30,12 +31,19 @@ class DaemonSpec:
     slices: bool = False
     # Whether its clients have static partitions of SMs.
     partitions: bool = False
+    # None: it has no namespaces.
+    namespaces: NamespacePlan | None = None
 
     @property
     def options(self) -> tuple[str, ...]:
         """Options of NVIDIA's program, which older drivers do not have."""
         multi_user = ("-multiuser-server",) if self.multi_user else ()
         return (*multi_user, "-S") if self.partitions else multi_user
+
+    @property
+    def namespace_options(self) -> tuple[str, ...]:
+        """The options instead of these for a daemon with namespaces."""
+        return ("-p", "3", "-m") if self.multi_user else ("-p", "3")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,15 +60,29 @@ def uses_mps(settings: Settings) -> bool:
     return settings.has_mps_replicas or settings.has_managed_slices
 
 
-def plan_daemons(pools: Iterable[Pool], present: Iterable[str], driver_version: str) -> DaemonPlan:
-    """`present`: all GPUs of the node, including those that are not this node's to advertise."""
+def plan_daemons(
+    pools: Iterable[Pool],
+    present: Iterable[str],
+    driver_version: str,
+    namespaces: MpsNamespaces = MpsNamespaces.OFF,
+) -> DaemonPlan:
+    """`present`: all GPUs of the node, including those that are not this node's to advertise.
+
+    `namespaces` apply to daemons for slices.
+    """
+    if namespaces is MpsNamespaces.AUTO and not has_namespaces(driver_version):
+        namespaces = MpsNamespaces.OFF
     multi_user = has_multi_user_servers(driver_version)
     pools = list(pools)
     shared = [pool for pool in pools if pool.sharing is SharingStrategy.MPS]
     names = sorted({name for pool in shared for name in pool.daemons})
     daemons = [_spec(name, shared, multi_user=multi_user) for name in names]
     sliced = [pool for pool in pools if pool.daemon_per_gpu]
-    daemons += [_slices_spec(part, multi_user=multi_user) for pool in sliced for part in pool.parts]
+    daemons += [
+        _slices_spec(part, namespaces, multi_user=multi_user)
+        for pool in sliced
+        for part in pool.parts
+    ]
     return DaemonPlan(tuple(daemons), bool(sliced), frozenset(present))
 
 
@@ -98,10 +120,14 @@ def _spec(name: str, pools: Sequence[Pool], *, multi_user: bool) -> DaemonSpec:
     )
 
 
-def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
-    """A program that removes its own limits gets all slices of its GPU, and not their reserve."""
+def _slices_spec(part: Part, namespaces: MpsNamespaces, *, multi_user: bool) -> DaemonSpec:
+    """A program that removes its own limits gets all slices of its GPU, and not their reserve.
+
+    If containers have namespaces, a program outside of them gets one slice.
+    """
     uuid = part.device.uuid
     everything = Limits(part.share.memory_mib * part.count, 100)
+    one = Limits(part.share.memory_mib, DEFAULT_THREADS_PERCENT)
     return DaemonSpec(
         uuid,
         (uuid,),
@@ -110,6 +136,12 @@ def _slices_spec(part: Part, *, multi_user: bool) -> DaemonSpec:
         multi_user=multi_user,
         slices=True,
         partitions=_partitioned(part),
+        namespaces=(
+            None
+            # Partitions have a protocol of their own.
+            if namespaces is MpsNamespaces.OFF or _partitioned(part)
+            else NamespacePlan(namespaces is MpsNamespaces.REQUIRE, one)
+        ),
     )
 
 

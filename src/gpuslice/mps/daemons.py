@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuslice.config.settings import MpsCheck, Settings
+from gpuslice.config.settings import MpsCheck, MpsNamespaces, Settings
 from gpuslice.mps.daemon_paths import SHM, DaemonPaths
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.rules import SharingStrategy
@@ -34,6 +34,12 @@ class Daemon:
     read_only: bool = False
     # Exists while the daemon waits for its clients before it stops; None: that is not known.
     draining: Path | None = None
+    # Exists while the daemon has namespaces; None: it never has.
+    namespaces: Path | None = None
+    # Whether containers can get namespaces, and whether they must.
+    namespace_use: MpsNamespaces = MpsNamespaces.OFF
+    # The namespace of one container; None: it is not in one.
+    namespace: str | None = None
 
 
 def daemons_of(pools: Iterable[Pool], settings: Settings) -> dict[str, Daemon]:
@@ -69,4 +75,6 @@ def _daemon(name: str, pool: Pool, settings: Settings) -> Daemon:
         hides_privileged_socket=containers.mps_hide_privileged_socket,
         read_only=containers.mps_pipe_read_only,
         draining=DaemonPaths(name).draining,
+        namespaces=DaemonPaths(name).namespaces if pool.daemon_per_gpu else None,
+        namespace_use=settings.mps_namespaces if pool.daemon_per_gpu else MpsNamespaces.OFF,
     )

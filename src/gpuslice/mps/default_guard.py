@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 
 from gpuslice.codes import Code
 from gpuslice.mps.control import ControlClient, MpsUnavailable, parse_percent
+from gpuslice.mps.daemon_control import Controls
 from gpuslice.mps.daemon_plan import DaemonSpec
 from gpuslice.mps.default_limits import (
     max_threads_percent,
@@ -20,6 +21,7 @@ from gpuslice.mps.default_limits import (
 )
 from gpuslice.mps.driver_program_run import shortened
 from gpuslice.mps.managed_daemon import ManagedDaemon
+from gpuslice.mps.namespaces import DEFAULT
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
@@ -33,10 +35,11 @@ Report = Callable[[Code, str], None]
 
 class DefaultGuard:
     def __init__(
-        self, managed: ManagedDaemon, control: ControlClient, seconds: float, report: Report
+        self, managed: ManagedDaemon, controls: Controls, seconds: float, report: Report
     ) -> None:
         self._managed = managed
-        self._control = control
+        self._control = controls.plain
+        self._namespaces = controls.namespaces
         self._seconds = seconds
         self._report = report
         # What the daemon does not accept.
@@ -46,8 +49,30 @@ class DefaultGuard:
         """Until cancelled."""
         while True:
             await asyncio.sleep(self._seconds)
-            if self._managed.is_settled:
+            if self._managed.is_settled and self._managed.namespaces.exist:
+                await self.check_namespace()
+            elif self._managed.is_settled:
                 await self.check()
+
+    async def check_namespace(self) -> None:
+        """Of clients that are in no container's namespace."""
+        wanted = self._managed.wanted
+        if wanted.namespaces is None:
+            return  # the daemon is about to be replaced
+        try:
+            changed = await self._namespaces.put(DEFAULT, wanted.namespaces.others)
+        except MpsUnavailable:
+            return  # it is probed and restarted elsewhere
+        if changed:
+            log.warning(
+                Code.MPS_DEFAULT_CHANGED,
+                "somebody changed limits of the default namespace of MPS, they are set right",
+                daemon=wanted.name,
+            )
+            self._report(
+                Code.MPS_DEFAULT_CHANGED,
+                f"somebody changed limits of the default namespace of MPS of {wanted.name}",
+            )
 
     async def check(self) -> None:
         wanted, serves = self._managed.wanted, self._managed.serves

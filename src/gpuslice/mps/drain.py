@@ -7,14 +7,15 @@ import contextlib
 
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
-from gpuslice.mps.control import ControlClient, MpsUnavailable
+from gpuslice.mps.control import MpsUnavailable
+from gpuslice.mps.daemon_control import DaemonControl
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
 
-async def drain(control: ControlClient, paths: DaemonPaths, timing: Timing) -> None:
+async def drain(control: DaemonControl, paths: DaemonPaths, timing: Timing) -> None:
     """Returns when the last program has ended, or after a time limit.
 
     Until `end_drain`, the agent lets no container start that would use the daemon.
@@ -51,7 +52,7 @@ def end_drain(paths: DaemonPaths) -> None:
         paths.draining.unlink(missing_ok=True)
 
 
-async def _clients(control: ControlClient) -> int:
+async def _clients(control: DaemonControl) -> int:
     """None can be waited for if the daemon does not answer."""
     try:
         return await control.clients()

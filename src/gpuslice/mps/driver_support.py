@@ -9,6 +9,7 @@ _FIRST_BRANCH_WITH_60_CLIENTS = 590
 _FIRST_BRANCH_WITH_UUID_KEYS = 560
 # CUDA 13.1.
 _FIRST_BRANCH_WITH_STATIC_PARTITIONS = 590
+_FIRST_BRANCH_WITH_NAMESPACES = 615
 # Earlier control programs do not start a daemon with an argument that they do not know.
 _FIRST_BRANCH_WITH_MULTI_USER_SERVERS = 555
 
@@ -39,6 +40,12 @@ def has_static_partitions(driver_version: str) -> bool:
     """Whether a daemon can be started with -S."""
     branch = _branch(driver_version)
     return branch is not None and branch >= _FIRST_BRANCH_WITH_STATIC_PARTITIONS
+
+
+def has_namespaces(driver_version: str) -> bool:
+    """Whether a daemon can be started with -p 3."""
+    branch = _branch(driver_version)
+    return branch is not None and branch >= _FIRST_BRANCH_WITH_NAMESPACES
 
 
 def _branch(driver_version: str) -> int | None:

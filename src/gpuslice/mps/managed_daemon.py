@@ -10,14 +10,15 @@ from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
 from gpuslice.mps.control import (
     CannotProbe,
-    ControlClient,
     MpsBusy,
     MpsTimeout,
     MpsUnavailable,
 )
+from gpuslice.mps.daemon_control import Controls, DaemonControl
 from gpuslice.mps.daemon_paths import DaemonPaths
 from gpuslice.mps.daemon_plan import DaemonSpec, can_stay
 from gpuslice.mps.daemon_process import Process, end_process, find_process, has_ended
+from gpuslice.mps.daemon_shm import DaemonShm
 from gpuslice.mps.default_limits import (
     default_commands,
     set_defaults,
@@ -32,10 +33,10 @@ from gpuslice.mps.driver_programs import (
 )
 from gpuslice.mps.foreign_daemon import report_foreign
 from gpuslice.mps.kept_sockets import KeptSockets
-from gpuslice.mps.shm import ShmError, prepare_shm, remove_shm
+from gpuslice.mps.namespace_start import NamespaceStart
 from gpuslice.mps.started_marker import StartedMarker
 from gpuslice.telemetry.conditions import Conditions
-from gpuslice.telemetry.logs import Logger, LogLevel
+from gpuslice.telemetry.logs import Logger
 
 log = Logger(__name__)
 
@@ -43,10 +44,7 @@ log = Logger(__name__)
 _PROBES_UNTIL_RESTART = 4
 # A daemon that ran this long did not fail to start.
 _STABLE_SECONDS = 60.0
-_DAEMON, _SHM = "daemon", "shared memory"
-
-# How long a daemon that quits waits for clients. They were waited for before.
-_QUIT_SECONDS = 1
+_DAEMON = "daemon"
 
 
 class ManagedDaemon:
@@ -70,9 +68,10 @@ class ManagedDaemon:
         self._paths = paths
         self._changed = changed
         self._timing = timing
-        self._daemons = daemons
+        self._shm = DaemonShm(paths, daemons)
         self._marker = StartedMarker(paths)
-        self._control = ControlClient(str(paths.pipe), timing.mps_command)
+        self._controls = Controls(str(paths.pipe), timing.mps_command)
+        self.namespaces = NamespaceStart(paths, self._controls.namespaces)
         self.sockets = KeptSockets(paths)
         self._process: Process | None = None
         self._is_ours = False
@@ -88,6 +87,10 @@ class ManagedDaemon:
     def is_settled(self) -> bool:
         """It answers, and has the limits of the current settings."""
         return self._is_ours and self.answers and not self._is_outdated
+
+    @property
+    def _control(self) -> DaemonControl:
+        return self._controls.of(namespaces=self.namespaces.exist)
 
     def want(self, wanted: DaemonSpec, present: frozenset[str]) -> None:
         """A running daemon stays. `present`: all GPUs of the node."""
@@ -126,8 +129,8 @@ class ManagedDaemon:
         if self._is_ours:
             await self._drain_and_quit()
             await self.sockets.forget()
-            self._marker.remove()
-            await asyncio.to_thread(self._remove_shm)
+            self._forget_daemon()
+            await asyncio.to_thread(self._shm.remove)
         elif not self._exclusive:
             return
         failures = await set_compute_modes(sorted(self._exclusive), ComputeMode.DEFAULT)
@@ -160,22 +163,25 @@ class ManagedDaemon:
         self._is_outdated = False
         await self._make_exclusive(wanted.gpus)
         await asyncio.to_thread(make_directories, paths)
-        await asyncio.to_thread(self._prepare_shm)
+        await asyncio.to_thread(self._shm.prepare)
         await self.sockets.forget()
         # Before the start, so that a daemon that answers late is known to be ours.
         self._marker.write(self.serves, partitions=wanted.partitions)
         self._is_ours = True
+        self.namespaces.forget()
         try:
-            await start_daemon(paths, wanted.gpus, wanted.options)
+            if not await self.namespaces.start(wanted, self._quit):
+                await start_daemon(paths, wanted.gpus, wanted.options)
         except MpsTimeout:
             raise  # it may still come up
         except MpsUnavailable:
             self._is_ours = False
-            self._marker.remove()
+            self._forget_daemon()
             raise
-        # A new daemon has no default limits; those of an adopted one are unknown.
-        self._defaults = ()
-        await self._set_first_defaults(wanted)
+        if not self.namespaces.exist:
+            # A new daemon has no default limits; those of an adopted one are unknown.
+            self._defaults = ()
+            await self._set_first_defaults(wanted)
         await self._control.ping()
         log.info(
             Code.MPS_STARTED,
@@ -183,6 +189,7 @@ class ManagedDaemon:
             daemon=wanted.name,
             gpus=",".join(wanted.gpus),
             pipe=paths.pipe,
+            namespaces=self.namespaces.exist,
         )
 
     async def _adopt(self) -> bool:
@@ -193,7 +200,7 @@ class ManagedDaemon:
             raise
         except MpsUnavailable as error:
             if not isinstance(error, MpsTimeout) and await self._find_process() is None:
-                self._marker.remove()  # its daemon has exited
+                self._forget_daemon()  # its daemon has exited
                 return False
             if isinstance(error, MpsBusy) or self._marker.read() is None:
                 raise
@@ -207,6 +214,7 @@ class ManagedDaemon:
             report_foreign(wanted, ceiling)
             return True
         is_right = self._marker.has_partitions == wanted.partitions
+        is_right = is_right and self.namespaces.suit(wanted)
         if not is_right or not can_stay(started_with, wanted.gpus, self._present):
             log.warning(
                 Code.MPS_REPLACED,
@@ -245,18 +253,21 @@ class ManagedDaemon:
 
     async def _set_defaults(self, wanted: DaemonSpec) -> None:
         """None if the daemon does not limit its clients: they can only lower a default."""
+        if self.namespaces.exist:
+            await self.namespaces.update(wanted)
+            return
         commands = default_commands(wanted, self.serves)
         if commands == self._defaults or (not wanted.limited and self._defaults == ()):
             return
         self._defaults = None
-        await set_defaults(self._control, wanted, self.serves)
+        await set_defaults(self._controls.plain, wanted, self.serves)
         self._defaults = commands
 
     async def _set_first_defaults(self, wanted: DaemonSpec) -> None:
         if not wanted.limited:
             return
         try:
-            await set_first_defaults(self._control, wanted, self.serves)
+            await set_first_defaults(self._controls.plain, wanted, self.serves)
         except MpsTimeout:
             raise  # it may still come up, and is adopted then
         except MpsUnavailable:
@@ -277,7 +288,7 @@ class ManagedDaemon:
                         daemon=self.wanted.name,
                         reason=error,
                     )
-                    self._marker.remove()
+                    self._forget_daemon()
                     return
                 if isinstance(error, CannotProbe):
                     # A driver is being replaced, or memory is short: no reason to stop anything.
@@ -340,39 +351,14 @@ class ManagedDaemon:
         self._failed_probes = 0
         # First: a daemon that quits removes its pid file before it exits.
         process = await self._find_process() or self._process
-        # Without a time, it would wait for its last client, however long.
-        await self._control.quit(f"quit -t {_QUIT_SECONDS}", self._timing.mps_quit)
+        await self._control.quit(self._timing.mps_quit)
         if process is not None:
             await end_process(process, self._timing.mps_exit)
 
-    def _prepare_shm(self) -> None:
-        """Blocks."""
-        try:
-            bounded = prepare_shm(self._paths, self._daemons)
-        except ShmError as error:
-            raise MpsUnavailable(str(error)) from error
-        if not bounded:
-            self._conditions.set(
-                _SHM,
-                Code.MPS_SHARED_MEMORY_NOT_BOUNDED,
-                "the shared memory of the MPS control daemon has no size limit of its own",
-                f'mount the MPS root at {self._paths.root} with mountPropagation "Bidirectional"',
-                level=LogLevel.WARNING,
-                daemon=self.wanted.name,
-            )
-
-    def _remove_shm(self) -> None:
-        """Blocks."""
-        try:
-            remove_shm(self._paths)
-        except OSError as error:
-            log.warning(
-                Code.MPS_SHARED_MEMORY_FAILED,
-                "cannot remove the shared memory of the MPS control daemon",
-                daemon=self.wanted.name,
-                directory=self._paths.shm,
-                reason=error,
-            )
+    def _forget_daemon(self) -> None:
+        """It has ended, or did not start."""
+        self._marker.remove()
+        self.namespaces.forget()
 
     def _set_answers(self, *, answers: bool) -> None:
         if answers is not self.answers:

@@ -7,9 +7,11 @@ import math
 from pathlib import Path
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import MpsCheck
-from gpuslice.mps.control import ControlClient, DriverProgramMissing, MpsUnavailable
+from gpuslice.config.settings import MpsCheck, MpsNamespaces
+from gpuslice.mps.control import DriverProgramMissing, MpsUnavailable
+from gpuslice.mps.daemon_control import Controls
 from gpuslice.mps.daemons import Daemon
+from gpuslice.mps.namespace_marker import NamespaceMarker
 from gpuslice.telemetry.conditions import Conditions
 from gpuslice.telemetry.logs import Logger, LogLevel
 
@@ -21,7 +23,8 @@ class DaemonProbe:
 
     def __init__(self, daemon: Daemon, timeout_seconds: float) -> None:
         self.daemon = daemon
-        self._control = ControlClient(daemon.pipe, timeout_seconds)
+        self._controls = Controls(daemon.pipe, timeout_seconds)
+        self._namespaces = NamespaceMarker(daemon.namespaces) if daemon.namespaces else None
         # Why the daemon does not enforce limits now; None: it does.
         self.problem: MpsUnavailable | None = None
         self._conditions = Conditions(log)
@@ -51,7 +54,7 @@ class DaemonProbe:
                 f"the MPS control daemon at {daemon.pipe} is about to stop and takes no new clients"
             )
         try:
-            await self._control.ping()
+            await self._controls.of(namespaces=self._has_namespaces()).ping()
         except MpsUnavailable as error:
             invisible = isinstance(error, DriverProgramMissing) or (not Path(daemon.pipe).exists())
             if daemon.check is MpsCheck.AUTO and invisible and not self._has_answered:
@@ -67,3 +70,25 @@ class DaemonProbe:
             return error
         self._has_answered = True
         return None
+
+    def _has_namespaces(self) -> bool:
+        """Raises MpsUnavailable if containers cannot use the daemon for that reason."""
+        daemon = self.daemon
+        if self._namespaces is None:
+            return False
+        if not self._namespaces.exists:
+            if daemon.namespace_use is MpsNamespaces.REQUIRE:
+                raise MpsUnavailable(
+                    f"the MPS control daemon at {daemon.pipe} has no namespaces, and "
+                    "mps-namespaces is require: check the log of gpuslice mps"
+                )
+            return False
+        if daemon.namespace_use is MpsNamespaces.OFF:
+            raise MpsUnavailable(
+                f"the MPS control daemon at {daemon.pipe} has namespaces, and this agent does not "
+                "use them: set mps-namespaces and bind to the same values for the agent and for "
+                "gpuslice mps"
+            )
+        if not self._namespaces.is_ready:
+            raise MpsUnavailable(f"the MPS control daemon at {daemon.pipe} is starting")
+        return True

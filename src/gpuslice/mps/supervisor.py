@@ -8,7 +8,7 @@ from pathlib import Path
 
 from gpuslice.codes import Code
 from gpuslice.config.timing import Timing
-from gpuslice.mps.control import ControlClient
+from gpuslice.mps.daemon_control import Controls
 from gpuslice.mps.daemon_paths import ROOT, DaemonPaths, ready_file, started_daemons
 from gpuslice.mps.daemon_plan import DaemonPlan, DaemonSpec, can_stay, may_return
 from gpuslice.mps.daemon_process import find_process
@@ -81,10 +81,10 @@ class Supervisor:
         )
         task = self._tasks.create_task(managed.run(), name=f"MPS daemon of {daemon.name}")
         self._managed[daemon.name] = managed, task
-        control = ControlClient(str(paths.pipe), self._timing.mps_command)
+        controls = Controls(str(paths.pipe), self._timing.mps_command)
         seconds = self._timing.mps_daemon_probe
         guards = (
-            DefaultGuard(managed, control, seconds, self._report),
+            DefaultGuard(managed, controls, seconds, self._report),
             SocketGuard(managed.sockets, daemon.name, seconds, self._report),
         )
         self._guards[daemon.name] = [self._tasks.create_task(each.run()) for each in guards]
@@ -177,5 +177,5 @@ class Supervisor:
 
 def _can_stay(managed: ManagedDaemon, new: DaemonSpec, plan: DaemonPlan) -> bool:
     """Options of a daemon cannot change while it runs."""
-    same = new.partitions == managed.wanted.partitions
+    same = new.partitions == managed.wanted.partitions and managed.namespaces.suit(new)
     return same and can_stay(managed.serves, new.gpus, plan.present)

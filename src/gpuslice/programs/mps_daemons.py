@@ -12,17 +12,18 @@ from gpuslice.cluster.client import ApiServer
 from gpuslice.cluster.events import NodeEvents, NoEvents
 from gpuslice.codes import Code
 from gpuslice.config.load import Loaded
-from gpuslice.config.settings import Settings
+from gpuslice.config.settings import MpsNamespaces, Settings
 from gpuslice.config.startup_options import StartupOptions
 from gpuslice.config.timing import Timing
 from gpuslice.gpus.allocated_devices import own_gpus
 from gpuslice.gpus.inventory import Inventory
 from gpuslice.mps.daemon_plan import DaemonPlan, plan_daemons, uses_mps
+from gpuslice.mps.driver_support import has_namespaces
 from gpuslice.mps.supervisor import Supervisor
 from gpuslice.node.change_log import log_changes
 from gpuslice.node.config_source import ConfigSource
 from gpuslice.node.driver import Driver, Hardware
-from gpuslice.node.errors import NoGpus
+from gpuslice.node.errors import NoGpus, ProgramError
 from gpuslice.node.event_recorder import EventRecorder
 from gpuslice.node.hang_reporter import HangReporter
 from gpuslice.node.notices import config_notices, skipped_gpus, user_notice
@@ -148,7 +149,15 @@ class _Target:
         found = catalogue(inventory.gpus, settings.rules, inventory.placeholders)
         # A GPU that belongs to another node now is present, and must be released.
         present = (gpu.uuid for gpu in hardware.inventory.gpus)
-        daemons = plan_daemons(found.pools, present, hardware.inventory.driver_version)
+        version = hardware.inventory.driver_version
+        namespaces = settings.mps_namespaces
+        if namespaces is MpsNamespaces.REQUIRE and not has_namespaces(version):
+            raise ProgramError(
+                Code.MPS_NAMESPACES_UNAVAILABLE,
+                f"mps-namespaces: require cannot be used: driver {version} has no namespaces of "
+                "MPS; 615 and newer have them",
+            )
+        daemons = plan_daemons(found.pools, present, version, namespaces)
         skipped = skipped_gpus(inventory, settings.rules.mig_strategy)
         users = user_notice(found.pools, inventory.driver_version)
         return _Plan(inventory, daemons, (*skipped, *found.notices, *users))

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 
 from gpuslice.mps.control import ControlClient, MpsUnavailable
 from gpuslice.mps.driver_program_run import shortened
+from gpuslice.mps.namespace_control import NamespaceControl
 from gpuslice.watchdog.process_files import ContainedProcess, read_process
 
 # What the control program prints if it ended the contexts of a client.
@@ -19,7 +20,9 @@ class ProcessNotEnded(Exception):
     """The message says why."""
 
 
-async def terminate_client(target: ContainedProcess, daemons: Iterable[ControlClient]) -> None:
+async def terminate_client(
+    target: ContainedProcess, daemons: Iterable[ControlClient | NamespaceControl]
+) -> None:
     """MPS ends its contexts: a client that is killed within a kernel can harm others.
 
     Raises ProcessNotEnded.
@@ -28,6 +31,14 @@ async def terminate_client(target: ContainedProcess, daemons: Iterable[ControlCl
     problems = []
     for control in daemons:
         try:
+            if isinstance(control, NamespaceControl):
+                if pid in await control.client_pids():
+                    _check(target)
+                    problem = await control.terminate(pid)
+                    if not problem:
+                        return
+                    problems.append(f"MPS answers {problem!r}")
+                continue
             for server in await control.servers():
                 clients = (await control.command(f"get_client_list {server}")).split()
                 if str(pid) not in clients:

@@ -14,6 +14,7 @@ from gpuslice.config.settings import (
     DeviceList,
     Discovery,
     MpsCheck,
+    MpsNamespaces,
     Settings,
 )
 from gpuslice.config.watchdog_settings import WatchdogMode
@@ -201,6 +202,10 @@ OURS = [
     Row(
         "mps-shm", "GPUSLICE_MPS_SHM", "memory_mps.shm", None, "host", HOST_SHM,
         "sharing: {memory: {mps: {shm: host}}}", invalid=("shm",),
+    ),
+    Row(
+        "mps-namespaces", "GPUSLICE_MPS_NAMESPACES", "memory_mps.namespaces", MpsNamespaces.AUTO,
+        "off", MpsNamespaces.OFF, "sharing: {memory: {mps: {namespaces: off}}}", invalid=("yes",),
     ),
     Row(
         "mps-pipe", "GPUSLICE_MPS_PIPE", "memory_mps.pipe", None, "/run/mps", "/run/mps",

@@ -10,7 +10,14 @@ import pytest
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.file_schema import ConfigFile
 from gpuslice.config.load import load_settings
-from gpuslice.config.settings import DeviceList, LabelSettings, MemoryMps, MpsCheck, Settings
+from gpuslice.config.settings import (
+    DeviceList,
+    LabelSettings,
+    MemoryMps,
+    MpsCheck,
+    MpsNamespaces,
+    Settings,
+)
 from gpuslice.config.unknown_keys import all_keys
 from gpuslice.slicing.rules import (
     ALL,
@@ -84,7 +91,7 @@ sharing:
     threads: none
     advertise: all
     ids: short
-    mps: {mode: external, pipeDirectory: /run/mps, check: auto, shm: /run/shm}
+    mps: {mode: external, pipeDirectory: /run/mps, check: auto, shm: /run/shm, namespaces: off}
   timeSlicing:
     renameByDefault: true
     failRequestsGreaterThanOne: true
@@ -155,7 +162,9 @@ def test_a_file_with_every_key(read: Read) -> None:
         ids=IdForm.SHORT,
         limited=True,
     )
-    assert settings.memory_mps == MemoryMps("/run/mps", MpsCheck.AUTO, "/run/shm")
+    assert settings.memory_mps == MemoryMps(
+        "/run/mps", MpsCheck.AUTO, "/run/shm", namespaces=MpsNamespaces.OFF
+    )
     assert settings.containers.device_list == {DeviceList.VOLUME_MOUNTS, DeviceList.CDI_CRI}
     assert settings.nested_file == "/list"
     assert settings.labels == LabelSettings(True, True, 90.0, "/out", "/machine", False)

@@ -14,7 +14,7 @@ from gpuslice.config.agent_options import OPTIONS
 from gpuslice.config.errors import ConfigError
 from gpuslice.config.load import Loaded, load_settings
 from gpuslice.config.option_values import collect_option_values
-from gpuslice.config.settings import MemoryMps, MpsMode, Settings
+from gpuslice.config.settings import MemoryMps, MpsMode, MpsNamespaces, Settings
 
 ROOT = {"mps-root": "/run/nvidia/mps"}
 MANAGED = {"mps-mode": "managed", **ROOT}
@@ -106,7 +106,7 @@ def test_a_mode_for_memory_units_that_are_off_is_reported() -> None:
 
 def test_the_settings_in_the_log_are_a_valid_file() -> None:
     for flags, expected in (
-        (MANAGED, {"mode": "managed", "check": "require"}),
+        (MANAGED, {"mode": "managed", "check": "require", "namespaces": "auto"}),
         (
             {**PIPE, "mps-shm": "host"},
             {
@@ -114,6 +114,7 @@ def test_the_settings_in_the_log_are_a_valid_file() -> None:
                 "pipeDirectory": "/run/nvidia-mps",
                 "check": "require",
                 "shm": "/dev/shm",
+                "namespaces": "auto",
             },
         ),
     ):
@@ -121,3 +122,33 @@ def test_the_settings_in_the_log_are_a_valid_file() -> None:
         sharing = described["sharing"]
         assert isinstance(sharing, dict)
         assert sharing["memory"]["mps"] == expected
+
+
+def namespaces(**flags: str) -> MpsNamespaces:
+    names = {name.replace("_", "-"): value for name, value in flags.items()}
+    return load({**MANAGED, **names}).settings.mps_namespaces
+
+
+def test_namespaces_need_a_specification_for_each_container() -> None:
+    assert namespaces(bind="cdi") is MpsNamespaces.AUTO
+    assert namespaces(bind="cdi", mps_namespaces="require") is MpsNamespaces.REQUIRE
+    assert namespaces(bind="cdi", mps_namespaces="off") is MpsNamespaces.OFF
+    # Otherwise Allocate's answer also has the directory with all namespaces.
+    assert namespaces(bind="auto") is namespaces(bind="env") is MpsNamespaces.OFF
+    assert load({**PIPE, "bind": "cdi"}).settings.mps_namespaces is MpsNamespaces.OFF
+    # Partitions hold anyway, and need another kind of daemon.
+    assert namespaces(bind="cdi", threads="sm_partition") is MpsNamespaces.OFF
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {**MANAGED, "bind": "auto"},
+        {**MANAGED, "bind": "env"},
+        {**PIPE, "bind": "cdi"},
+        {**MANAGED, "bind": "cdi", "threads": "sm_partition"},
+    ],
+)
+def test_namespaces_that_are_required_and_impossible_are_an_error(flags: dict[str, str]) -> None:
+    with pytest.raises(ConfigError, match=r"mps-namespaces: 'require'.*mps-mode managed and bind"):
+        load({**flags, "mps-namespaces": "require"})

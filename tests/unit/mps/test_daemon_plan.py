@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuslice.codes import Code
-from gpuslice.config.settings import ContainerSettings, MemoryMps, Settings
+from gpuslice.config.settings import ContainerSettings, MemoryMps, MpsNamespaces, Settings
 from gpuslice.mps.daemon_plan import (
     DaemonPlan,
     DaemonSpec,
@@ -19,6 +19,7 @@ from gpuslice.mps.daemon_plan import (
     uses_mps,
 )
 from gpuslice.mps.default_limits import default_commands, memory_limit_holds, server_commands
+from gpuslice.mps.namespaces import NamespacePlan
 from gpuslice.slicing.catalogue import catalogue
 from gpuslice.slicing.errors import SlicingError
 from gpuslice.slicing.gpu import Gpu
@@ -262,3 +263,27 @@ def test_a_daemon_for_slices_stays_while_its_gpu_is_missing() -> None:
     assert not may_return(second, DaemonPlan())
     [replicas] = plan_for(settings(ReplicaRule(MPS, GPU, 4)), node("T4")).daemons
     assert not may_return(replicas, replace(one, present=frozenset()))
+
+
+def namespaces_of(wanted: MpsNamespaces, driver: str) -> list[NamespacePlan | None]:
+    memory = MemoryRule(limited=True, daemon_per_gpu=True)
+    rules = replace(
+        settings(ReplicaRule(MPS, GPU, 2)).rules,
+        memory=replace(memory, devices=Selection(references=("1",))),
+    )
+    pools = catalogue(node("T4", "T4"), rules).pools
+    plan = plan_daemons(pools, ["GPU-0", "GPU-1"], driver, wanted)
+    assert [daemon.slices for daemon in plan.daemons] == [False, True]
+    return [daemon.namespaces for daemon in plan.daemons]
+
+
+def test_daemons_for_slices_have_namespaces_from_driver_615_on() -> None:
+    auto, off = MpsNamespaces.AUTO, MpsNamespaces.OFF
+    [replicas, slices] = namespaces_of(auto, "615.71.09")
+    assert replicas is None
+    # A program that finds the wrong socket gets one slice and few threads.
+    assert slices == NamespacePlan(required=False, others=Limits(1024, 10))
+    assert namespaces_of(off, "615.71.09") == namespaces_of(auto, "595.58.03") == [None, None]
+    [_, slices] = namespaces_of(MpsNamespaces.REQUIRE, "615.71.09")
+    assert slices is not None
+    assert slices.required

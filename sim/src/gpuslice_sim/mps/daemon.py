@@ -36,6 +36,10 @@ class AlreadyRunningError(Exception):
     """Another daemon serves this pipe directory."""
 
 
+# The status of a command of protocol 3 that a daemon of protocol 2 gets.
+_OTHER_PROTOCOL = 255
+
+
 class SocketPathError(Exception):
     """The path is too long for an AF_UNIX address."""
 
@@ -222,6 +226,8 @@ class Daemon:
                     self._quitter = connection
                 else:
                     self._answer(connection, *answer)
+            case "module" if self._config.protocol == 2:
+                self._answer(connection, _OTHER_PROTOCOL, "")
             case "fault":
                 self._answer(connection, *self._inject_fault(uid, line.get("device") or ""))
             case _:

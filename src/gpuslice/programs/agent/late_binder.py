@@ -21,9 +21,11 @@ from gpuslice.inject.edits import NOTHING, ContainerEdits, merged
 from gpuslice.inject.memory_limit import driver_limit
 from gpuslice.kubelet.plugin_service import Refused
 from gpuslice.kubelet.pod_resources import Holders, PodResourcesError
+from gpuslice.mps.daemons import daemons_of
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
+from gpuslice.programs.agent.container_namespaces import ContainerNamespaces
 from gpuslice.programs.agent.kubelet_containers import KubeletContainers
 from gpuslice.programs.agent.sm_partitions import VARIABLE, SmPartitions
 from gpuslice.programs.agent.thread_shares import ThreadShares
@@ -62,6 +64,7 @@ class LateBinder:
         # Whether it had an occasion.
         self._is_probed = False
         self._partitions = SmPartitions(timing)
+        self._namespaces = ContainerNamespaces(timing)
         self._conditions = Conditions(log)
 
     def apply(self, plan: BindingPlan | None, directory: str) -> None:
@@ -105,7 +108,9 @@ class LateBinder:
             granted = grant(pool, ids)
         except GrantRefused as refusal:
             if name in specs:
-                return  # it has what it had; the settings changed since
+                # It has what it had; the settings changed since.
+                await self._require_namespace(pool.resource, name, specs)
+                return
             raise Refused(refusal.code, f"{pool.resource}: the container waits: {refusal}") from (
                 refusal
             )
@@ -113,10 +118,13 @@ class LateBinder:
         try:
             wanted = await self._wanted_threads(starting, pool.resource, ids)
             adjust = partial(apply_annotation, wanted=wanted, policy=self._threads.policy)
+            injection = self._namespaces.injection(injection, name)
             edits = edits_of_one(granted, starting.pod_count, injection, adjust)
         except ClusterError as error:
             if name in specs:
-                return  # the limits of its last start
+                # The limits of its last start.
+                await self._require_namespace(pool.resource, name, specs)
+                return
             raise Refused(
                 Code.ANNOTATIONS_UNKNOWN,
                 f"{pool.resource}: the container waits because its limits cannot be set: the "
@@ -128,6 +136,7 @@ class LateBinder:
             )
         partition = await self._partition(granted, injection, name, specs)
         edits = merged([edits, self._driver_limit(granted), partition])
+        namespace = await self._namespaces.require(pool.resource, edits.env)
         wait = self._timing.cdi_read if self._is_read else _SHORT_WAIT * self._timing.cdi_read
         try:
             is_read = await specs.put(name, specified(edits), wait)
@@ -146,6 +155,7 @@ class LateBinder:
             container=starting.container or "an init container",
             cdi=qualified(name),
             read=is_read,
+            namespace=namespace is not None,
             took=f"{1e3 * (time.monotonic() - began):.0f}ms",
             **self._tier(pool.resource),
         )
@@ -156,7 +166,21 @@ class LateBinder:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._probe_periodically())
             tasks.create_task(self._collect_periodically())
+            tasks.create_task(self._reconcile_namespaces())
             tasks.create_task(self._threads.run())
+
+    async def _require_namespace(self, resource: str, name: str, specs: BoundSpecs) -> None:
+        """That of its last start. Raises Refused."""
+        found = await asyncio.to_thread(specs.environments)
+        await self._namespaces.require(resource, found.get(name, {}))
+
+    async def _reconcile_namespaces(self) -> None:
+        while True:
+            await asyncio.sleep(self._timing.mps_probe)
+            settings, specs = self._state.current.settings, self._specs
+            if settings is not None and specs is not None:
+                daemons = daemons_of(self._state.current.pools, settings)
+                await self._namespaces.reconcile(daemons.values(), specs.environments)
 
     def _driver_limit(self, granted: Grant) -> ContainerEdits:
         limits = self._state.current.driver_limits

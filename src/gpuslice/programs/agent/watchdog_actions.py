@@ -14,7 +14,10 @@ from gpuslice.config.settings import Settings
 from gpuslice.config.timing import Timing
 from gpuslice.config.watchdog_settings import WatchdogMode
 from gpuslice.mps.control import ControlClient
-from gpuslice.mps.daemons import daemons_of
+from gpuslice.mps.daemon_control import Controls
+from gpuslice.mps.daemons import Daemon, daemons_of
+from gpuslice.mps.namespace_control import NamespaceControl
+from gpuslice.mps.namespace_marker import in_namespaces
 from gpuslice.programs.agent.pod_event_recorder import PodEventRecorder
 from gpuslice.slicing.pool import Pool
 from gpuslice.slicing.units import describe_mib
@@ -98,9 +101,7 @@ class WatchdogActions:
             if action.step is Step.TERMINATE:
                 seconds = self._timing.mps_command
                 daemons = daemons_of(pools, settings).values()
-                await terminate_client(
-                    target, [ControlClient(daemon.pipe, seconds) for daemon in daemons]
-                )
+                await terminate_client(target, [_control(daemon, seconds) for daemon in daemons])
             else:
                 await asyncio.to_thread(kill_process, target)
         except ProcessNotEnded as error:
@@ -151,6 +152,11 @@ class WatchdogActions:
     def _record(self, usage: Usage, code: Code, message: str) -> None:
         container = usage.container.name.container
         self._events.add(_pod(usage.container), code, f"container {container} {message}")
+
+
+def _control(daemon: Daemon, seconds: float) -> ControlClient | NamespaceControl:
+    controls = Controls(daemon.pipe, seconds)
+    return controls.namespaces if in_namespaces(daemon) else controls.plain
 
 
 def _pod(container: Container) -> PodReference:
