@@ -16,11 +16,13 @@ from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import wait_until_gone
 from gpuslice_sim.process import BackgroundProcess
+from tests.surroundings import free_address
 
 from .conftest import MakeRig
 from .managed_node import GIB, program, served, uuids, wait_until_all_healthy
 from .mps_programs import PATIENCE, REAL, daemons, replaced
 from .rig import ALL, RESOURCE, Rig, eventually, needs_root
+from .test_nvidia_metrics import figure
 
 pytestmark = [needs_root, pytest.mark.usefixtures("no_daemon_stays")]
 
@@ -40,8 +42,8 @@ def rig(make_rig: MakeRig) -> Rig:
     return make_rig("t4x2", driver=615, cdi=True)
 
 
-def agent(rig: Rig) -> BackgroundProcess:
-    return program(rig, "agent", ALL, f"--cdi-directory={rig.directory / 'cdi'}")
+def agent(rig: Rig, *args: str) -> BackgroundProcess:
+    return program(rig, "agent", ALL, f"--cdi-directory={rig.directory / 'cdi'}", *args)
 
 
 @contextmanager
@@ -325,3 +327,19 @@ def test_limits_of_the_default_namespace_that_somebody_raised_are_set_right(rig:
         words = ["namespace", "set", "default", "--server=gpu", "--active-thread-percentage=90"]
         subprocess.run([control, *words], env=env, check=True)
         mps.wait_for_code(Code.MPS_DEFAULT_CHANGED, f"daemon={gpu}", timeout=PATIENCE)
+
+
+@pytest.mark.parametrize(("driver", "work"), [(615, True), (570, False)])
+def test_label_and_metric_tell_whether_containers_are_in_namespaces(
+    make_rig: MakeRig, driver: int, work: bool
+) -> None:
+    rig = make_rig("t4x2", driver=driver, cdi=True)
+    address, labels = free_address(), rig.directory / "gfd"
+    output = f"flags: {{gfd: {{outputFile: {labels}}}, bind: cdi}}"
+    rig.config(config().replace("flags: {bind: cdi}", output))
+    flags = ("--labels=file", f"--metrics-address={address}")
+    with served(rig), agent(rig, *flags):
+        wait_until_all_healthy(rig)
+        line = f"gpuslice.io/limits.namespaces={str(work).lower()}"
+        eventually(lambda: labels.exists() and line in labels.read_text(), line)
+        assert figure(address, "gpuslice_mps_namespaces") == work

@@ -129,7 +129,7 @@ def made() -> set[str]:
     )
     # The agent adds them: they depend on the container runtime, and on what the agent may do.
     tiers = tier_labels({"nvidia.com/gpu": Tier.DRIVER})
-    return set(map(general, (*found, *tiers))) | binding_labels("cdi").keys()
+    return set(map(general, (*found, *tiers))) | binding_labels("cdi", namespaces=True).keys()
 
 
 def general(key: str) -> str:

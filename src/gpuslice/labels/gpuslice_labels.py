@@ -51,9 +51,15 @@ def resource_labels(pools: Sequence[Pool]) -> dict[str, str]:
     return with_prefix(_PREFIX, labels)
 
 
-def binding_labels(mode: str | None) -> dict[str, str]:
-    """How containers get their limits: `cdi`, or `env`, which pods can override."""
-    return with_prefix(_PREFIX, {} if mode is None else {"limits.bind": mode})
+def binding_labels(mode: str | None, *, namespaces: bool | None = None) -> dict[str, str]:
+    """How containers get their limits: `cdi`, or `env`, which pods can override.
+
+    `namespaces`: whether those of MPS hold their programs; None: they cannot be used.
+    """
+    labels: dict[str, object] = {} if mode is None else {"limits.bind": mode}
+    if namespaces is not None:
+        labels["limits.namespaces"] = str(namespaces).lower()
+    return with_prefix(_PREFIX, labels)
 
 
 def tier_labels(tiers: Mapping[str, Tier]) -> dict[str, str]:

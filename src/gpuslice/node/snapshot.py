@@ -79,6 +79,8 @@ class Snapshot:
     daemons: Mapping[str, DaemonState] = field(default_factory=dict)
     # None: no resource has limits, or this is not known yet.
     binding: Binding | None = None
+    # Whether containers with slices are in namespaces of MPS; None: the settings rule it out.
+    namespaces: bool | None = None
     # None: not known yet.
     driver_limits: DriverLimits | None = None
     # Whether the watchdog ends what exceeds its share; None: not known yet.

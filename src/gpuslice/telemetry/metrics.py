@@ -59,6 +59,9 @@ class Metrics(Protocol):
     def binding(self, mode: str | None) -> None:
         """How containers get their limits: cdi or env; None: no resource has limits."""
 
+    def namespaces(self, work: bool | None) -> None:
+        """Whether containers are in namespaces of MPS; None: the settings rule it out."""
+
     def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
         """How firmly limits hold, by resource, and on the node: the weakest."""
 
@@ -107,6 +110,9 @@ class NoMetrics:
     def binding(self, mode: str | None) -> None:
         pass
 
+    def namespaces(self, work: bool | None) -> None:
+        pass
+
     def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
         pass
 
@@ -149,6 +155,7 @@ class Recorder:
         self.gpus: dict[str, tuple[int, bool]] = {}
         self.driver_problem: str | None = None
         self.binding_mode: str | None = None
+        self.has_namespaces: bool | None = None
         self.resource_tiers: Mapping[str, str] = {}
         # None: no resource is shared.
         self.node_tier: str | None = None
@@ -185,6 +192,9 @@ class Recorder:
 
     def binding(self, mode: str | None) -> None:
         self.binding_mode = mode
+
+    def namespaces(self, work: bool | None) -> None:
+        self.has_namespaces = work
 
     def tiers(self, tiers: Mapping[str, str], node: str | None) -> None:
         self.resource_tiers, self.node_tier = tiers, node

@@ -66,6 +66,7 @@ class _AgentMetrics(Collector):
         yield from _resources(self._recorder)
         yield _gpus(self._recorder)
         yield _binding(self._recorder)
+        yield _namespaces(self._recorder)
         yield from _tiers(self._recorder)
         if self._recorder.is_watching is not None:
             yield from _watchdog(self._recorder)
@@ -147,6 +148,16 @@ def _resources(recorder: Recorder) -> Iterable[Metric]:
     for (resource, ok), count in sorted(recorder.allocations.items()):
         allocations.add_metric([resource, _result(ok)], count)
     yield allocations
+
+
+def _namespaces(recorder: Recorder) -> Metric:
+    metric = GaugeMetricFamily(
+        "gpuslice_mps_namespaces",
+        "1 if containers with slices are in namespaces of MPS, 0 if they are not.",
+    )
+    if recorder.has_namespaces is not None:
+        metric.add_metric([], recorder.has_namespaces)
+    return metric
 
 
 def _binding(recorder: Recorder) -> Metric:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 
 from gpuslice.codes import Code
+from gpuslice.config.settings import MpsNamespaces
 from gpuslice.config.timing import Timing
 from gpuslice.inject.container import Injection
 from gpuslice.kubelet.plugin_service import Refused
@@ -117,3 +118,9 @@ class ContainerNamespaces:
 
     def _lock(self, pipe: str) -> asyncio.Lock:
         return self._locks.setdefault(pipe, asyncio.Lock())
+
+
+def have_namespaces(daemons: Iterable[Daemon]) -> bool | None:
+    """Whether all daemons have them that can; None: none can."""
+    possible = [one for one in daemons if one.namespace_use is not MpsNamespaces.OFF]
+    return all(map(in_namespaces, possible)) if possible else None

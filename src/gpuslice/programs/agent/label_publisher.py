@@ -55,10 +55,7 @@ class LabelPublisher:
             self._timestamp = int(time.time())
             if _labels(before.settings) != _labels(after.settings):
                 self._moved.set()
-        if self._loop is not None and (
-            (before.settings, before.inventory, before.pools, before.binding, before.tiers)
-            != (after.settings, after.inventory, after.pools, after.binding, after.tiers)
-        ):
+        if self._loop is not None and (_described(before) != _described(after)):
             self._loop.wake()
 
     async def _publish_until_moved(self) -> None:
@@ -104,7 +101,7 @@ class LabelPublisher:
                 raise NodeUnreadable("the NVIDIA driver is not loaded")
             labels = collect_labels(nvml, platform, gpus, snapshot.pools, settings, timestamp)
             mode = None if snapshot.binding is None else snapshot.binding.mode
-            own = binding_labels(mode) | tier_labels(snapshot.tiers)
+            own = binding_labels(mode, namespaces=snapshot.namespaces) | tier_labels(snapshot.tiers)
             return dict(sorted((labels | own).items()))
 
         try:
@@ -139,3 +136,8 @@ def _in_force(snapshot: Snapshot) -> Settings:
 
 def _labels(settings: Settings | None) -> LabelSettings | None:
     return None if settings is None else settings.labels
+
+
+def _described(one: Snapshot) -> tuple[object, ...]:
+    """What labels depend on."""
+    return one.settings, one.inventory, one.pools, one.binding, one.namespaces, one.tiers

@@ -25,7 +25,10 @@ from gpuslice.mps.daemons import daemons_of
 from gpuslice.node.snapshot import Binding
 from gpuslice.node.state import NodeState
 from gpuslice.programs.agent.binding import BindingPlan
-from gpuslice.programs.agent.container_namespaces import ContainerNamespaces
+from gpuslice.programs.agent.container_namespaces import (
+    ContainerNamespaces,
+    have_namespaces,
+)
 from gpuslice.programs.agent.kubelet_containers import KubeletContainers
 from gpuslice.programs.agent.sm_partitions import VARIABLE, SmPartitions
 from gpuslice.programs.agent.thread_shares import ThreadShares
@@ -176,11 +179,13 @@ class LateBinder:
 
     async def _reconcile_namespaces(self) -> None:
         while True:
-            await asyncio.sleep(self._timing.mps_probe)
             settings, specs = self._state.current.settings, self._specs
             if settings is not None and specs is not None:
-                daemons = daemons_of(self._state.current.pools, settings)
-                await self._namespaces.reconcile(daemons.values(), specs.environments)
+                daemons = daemons_of(self._state.current.pools, settings).values()
+                state = replace(self._state.current, namespaces=have_namespaces(daemons))
+                self._state.publish(state)
+                await self._namespaces.reconcile(daemons, specs.environments)
+            await asyncio.sleep(self._timing.mps_probe)
 
     def _driver_limit(self, granted: Grant) -> ContainerEdits:
         limits = self._state.current.driver_limits

@@ -27,6 +27,7 @@ class MetricsReader:
         for gpu in after.inventory.gpus:
             self._metrics.gpu(gpu.uuid, gpu.minor, not after.gpu_faults(gpu.uuid))
         self._metrics.binding(None if after.binding is None else after.binding.mode)
+        self._metrics.namespaces(after.namespaces)
         tiers = after.tiers
         node = weakest(tiers.values())
         self._metrics.tiers(
