@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -15,9 +15,11 @@ from gpuslice.codes import Code
 from gpuslice.kubelet.api import deviceplugin_pb2 as api
 from gpuslice_sim.kubelet import Container, Pod, StartError
 from gpuslice_sim.mps.launch import wait_until_gone
+from gpuslice_sim.mps.simcuda import HeldClient
 from gpuslice_sim.process import BackgroundProcess
 from tests.surroundings import free_address
 
+from .cgroups import container, needs_cgroups
 from .conftest import MakeRig
 from .managed_node import GIB, program, served, uuids, wait_until_all_healthy
 from .mps_programs import PATIENCE, REAL, daemons, replaced
@@ -343,3 +345,32 @@ def test_label_and_metric_tell_whether_containers_are_in_namespaces(
         line = f"gpuslice.io/limits.namespaces={str(work).lower()}"
         eventually(lambda: labels.exists() and line in labels.read_text(), line)
         assert figure(address, "gpuslice_mps_namespaces") == work
+
+
+@needs_cgroups
+def test_the_watchdog_ends_a_process_in_a_namespace_by_mps(rig: Rig) -> None:
+    rig.config(config())
+    logs = rig.directory / "containers"
+    logs.mkdir()
+    flags = ("--watchdog-mode=terminate", "--watchdog-grace=0s", "--memory-limits=off")
+    with served(rig), agent(rig, f"--container-logs={logs}", *flags) as running:
+        wait_until_all_healthy(rig)
+        pod = admitted(rig, 2)
+        answer = started(rig, pod)
+        [place] = [m.host_path for m in answer.mounts if m.container_path == answer.envs[PIPE]]
+        # A socket has a path of at most 107 bytes.
+        short = rig.directory / "n"
+        short.symlink_to(place)
+        env = dict(answer.envs) | {PIPE: str(short)}
+        with container(logs, pod, "main") as inside, ExitStack() as stack:
+            held = []
+            for _ in range(2):
+                simcuda = rig.node.bin / "simcuda"
+                held.append(stack.enter_context(HeldClient(simcuda, "--alloc", "1500MiB", env=env)))
+                held[-1].ready()
+                inside.add(held[-1].pid)
+            assert held[1].next_report()["error"] == "CUDA_ERROR_MPS_CLIENT_TERMINATED"
+            [line] = running.wait_for_code(Code.PROCESS_TERMINATED)
+            assert f"pid={held[1].pid}" in line
+            assert held[0].stop() == 0
+            assert running.logged(Code.PROCESS_KILLED) == 0
