@@ -15,6 +15,7 @@ from gpuslice_sim import driver_root, profiles
 from gpuslice_sim.errors import SimError
 from gpuslice_sim.faults import Faults
 from gpuslice_sim.mig import MigProfile
+from gpuslice_sim.mps import server_program
 from gpuslice_sim.state import State, Value, render
 
 if TYPE_CHECKING:
@@ -189,9 +190,8 @@ def _write_programs(directory: Path) -> None:
     _write_script(directory, directory / "libexec" / "mps", "gpuslice_sim.mps")
     shutil.copy(_native() / "mps-control", directory / "bin" / "nvidia-cuda-mps-control")
     shutil.copy(_native() / "simcuda", directory / "bin" / "simcuda")
-    # Daemons search it, and then run their own server in its place.
-    server = directory / "bin" / "nvidia-cuda-mps-server"
-    server.write_text("#!/bin/sh\necho The MPS control daemon runs this program. >&2\nexit 1\n")
+    server = directory / "bin" / server_program.NAME
+    server.write_text(server_program.PLACEHOLDER)
     server.chmod(0o755)
 
 

@@ -49,7 +49,7 @@ def run_server(plan: ServerPlan, requests: socket.socket, events: socket.socket)
     parent = os.getppid()
     if plan.program is None:
         return 1
-    if not is_simulated(plan.program, plan.node):
+    if not is_simulated(plan.program):
         signal.pthread_sigmask(signal.SIG_SETMASK, ())
         os.setuid(plan.uid)
         os.execv(plan.program, [TITLE])

@@ -7,6 +7,8 @@ import shutil
 from pathlib import Path
 
 NAME = "nvidia-cuda-mps-server"
+# Its program on a simulated node. Daemons search it, and then run their own server in its place.
+PLACEHOLDER = "#!/bin/sh\necho The MPS control daemon runs this program. >&2\nexit 1\n"
 # Of execlp(3), without PATH.
 _DEFAULT_PATH = "/bin:/usr/bin"
 # Of the simulated node: its programs are in the directory bin.
@@ -23,7 +25,10 @@ def server_program(node: Path, search_path: str | None) -> Path | None:
     return None
 
 
-def is_simulated(program: Path, node: Path) -> bool:
-    """Whether it stands for the server that the daemon forks. Others are executed."""
-    own = node / "bin" / NAME
-    return own.exists() and program.samefile(own)
+def is_simulated(program: Path) -> bool:
+    """Whether it stands for the server that the daemon forks. Others are executed.
+
+    By its content: the container runtime mounts a copy of it.
+    """
+    with program.open("rb") as file:
+        return file.read(len(PLACEHOLDER) + 1) == PLACEHOLDER.encode()
