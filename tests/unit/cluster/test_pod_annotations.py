@@ -88,6 +88,8 @@ async def test_pods_of_the_node_are_known_without_a_request_for_each(
     async with watched(kubernetes, tmp_path) as pods:
         reads = (pods.read("default", f"p{number}", f"u{number}") for number in range(100))
         found = await asyncio.gather(*reads)
+        # The list is known before the watch begins.
+        await eventually(lambda: bool(kubernetes.watches))
     assert found == [{KEY: f"{number}%"} for number in range(100)]
     assert kubernetes.count(SINGLE) == 0
     [watch] = kubernetes.watches
